@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format manifests lock interop interop-admin interop-bench crash fuzz audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter
+.PHONY: help setup up down test check format manifests lock interop interop-admin interop-bench crash damage fuzz audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,11 +41,17 @@ interop-bench: ## Run Apache's own benchmark Producer and Consumer against our p
 crash: ## Kill the broker in every mode at every bad moment, break its disk, and look for what it promised.
 	@scripts/crash
 
+damage: ## Damage every kind of file of a store in every way, 2,200 times, and look for wrong and silently missing messages.
+	@scripts/damage $(DAMAGE)
+
 exactly-once: ## Archive a million messages while everybody is killed, and compare what readers see with the log (needs Java).
 	@scripts/exactly-once $(EXACTLY_ONCE)
 
 fuzz: ## Send two million mutated frames to a broker and see that it still serves.
 	@scripts/fuzz
+
+abuse: ## Attack brokers and name servers (half frames, deaf readers, resets, bombs); show memory, files and an honest client's p99.
+	@scripts/abuse $(ABUSE)
 
 audit-faults: ## Plant 100 faults into the stores of a master and its slave; the audit must name each, and nothing else.
 	@scripts/audit-faults
@@ -55,6 +61,9 @@ exactly-once-sink: ## Kill driver, workers and brokers under a transactional Spa
 
 bench-send: ## Measure sends: rate, latency, and broker CPU per message beside an echo server.
 	@scripts/bench-send
+
+bench-burst: ## Show bursts beside Apache's broker: refused, stored, p99 of an honest client.
+	@scripts/bench-burst $(BENCH_BURST)
 
 bench-store: ## Measure the store: append tail with and without a write buffer, sync flush, recovery, memory.
 	@scripts/bench-store $(BENCH_STORE)
@@ -79,6 +88,9 @@ bench-spark: ## Measure Spark: reads, archive and sink beside its own Parquet an
 
 bench-filter: ## Measure filters in SQL92: how many messages a second one core judges.
 	@scripts/bench-filter $(BENCH_FILTER)
+
+bench-pull: ## Measure what verifying every read costs a pull: hot and first reads, messages side by side and apart.
+	@scripts/bench-pull $(BENCH_PULL)
 
 bench-operator: ## Measure the operator: 50 groups at once at a real API server, and its calls and memory at rest.
 	@scripts/bench-operator $(BENCH_OPERATOR)

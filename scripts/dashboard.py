@@ -84,6 +84,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Connections", f"gantry_connections{{{S}}}", "{{pod}}", "short", "Of clients."),
         Panel("Sends that wait", f"gantry_parked_sends{{{S}}}", "{{pod}}", "short", "For the disk or a slave."),
         Panel("Sends refused", f"gantry_sends_refused{{{S}}}", "{{pod}}", "none", "1 while a broker takes nothing."),
+        Panel(
+            "Refused requests",
+            f"sum by (pod, reason) (rate(gantry_refused_requests_total{{{S}}}[5m]))",
+            "{{pod}} {{reason}}",
+            "ops",
+            "Per second, by reason.",
+        ),
     ),
     "Stock": (
         Panel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -66,6 +67,10 @@ ROWS: list[tuple[int, dict[str, str], object, tuple[Need, ...]]] = [
     (46, {}, CHECK, (SUB_G, SUB_T)),
     (105, {"topic": "T"}, None, (ANY_T,)),
     (105, {"topic": "TBW102"}, None, ()),
+    (202, {"topic": "T"}, None, (SUB_T,)),
+    (300, {"topic": "T"}, None, (SUB_T,)),
+    (304, {}, None, ADMIN_ONLY),
+    (305, {}, None, ADMIN_ONLY),
     (203, {"consumerGroup": "G"}, None, (SUB_G,)),
     (208, {"consumerGroup": "G", "topic": "T"}, None, (SUB_G, SUB_T)),
     (208, {"consumerGroup": "G"}, None, (SUB_G,)),
@@ -83,6 +88,10 @@ ROWS: list[tuple[int, dict[str, str], object, tuple[Need, ...]]] = [
     (103, {}, None, ADMIN_ONLY),
     (200050, GROUP_AND_TOPIC, None, (SUB_G, SUB_T)),
     (200051, GROUP_AND_TOPIC, None, (SUB_G, SUB_T)),
+    (200052, GROUP_AND_TOPIC, None, (SUB_G, SUB_T)),
+    (200053, GROUP_AND_TOPIC, None, (SUB_G, SUB_T)),
+    (200054, GROUP_AND_TOPIC, None, (SUB_G, SUB_T)),
+    (200055, GROUP_AND_TOPIC, None, (SUB_G, SUB_T)),
     (200151, {}, {"consumerGroup": "G", "topic": "T"}, ADMIN_ONLY),
     (370, {"topic": "T", "producerGroup": "P"}, None, (PUB_T,)),
     (400, {}, {"consumerGroup": "G", "topic": "T", "clientId": "c"}, (SUB_G, SUB_T)),
@@ -113,6 +122,67 @@ def test_a_request_that_does_not_say_what_it_touches_is_refused(code: int, ext: 
     """A name in the wrong field, or none at all, is no reason to let it pass."""
     with pytest.raises(FieldError):
         needed(Command(code=code, ext=ext))
+
+
+# ------- the documented table
+
+
+SECURITY_PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+DOCUMENTED_NEED = re.compile(r"(PUB or SUB|PUB|SUB) on (the group|the topic|each topic|the message's topic)")
+KINDS = {
+    "the group": Kind.GROUP, "the topic": Kind.TOPIC, "each topic": Kind.TOPIC, "the message's topic": Kind.MESSAGE
+}  # fmt: skip
+PERMISSIONS = {"PUB": Permission.PUB, "SUB": Permission.SUB, "PUB or SUB": ANY}
+KindsOfNeeds = frozenset[tuple[Kind, Permission]]
+
+
+def documented() -> dict[int, KindsOfNeeds]:
+    """What docs/security.md says that each code needs, for the codes that it names."""
+    found: dict[int, KindsOfNeeds] = {}
+    for line in SECURITY_PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and re.fullmatch(r"\d+(, \d+)*", cells[1]):
+            needs = DOCUMENTED_NEED.findall(cells[2])
+            kinds = frozenset((KINDS[about], PERMISSIONS[permission]) for permission, about in needs)
+            assert kinds, f"no need is read from: {line}"
+            for code in cells[1].split(", "):
+                assert int(code) not in found, f"code {code} is in two rows"
+                found[int(code)] = kinds
+    return found
+
+
+def asked_for() -> dict[int, KindsOfNeeds]:
+    """What the table of needs asks of everybody but administrators, by what the requests of `ROWS` ask for."""
+    found: dict[int, set[tuple[Kind, Permission]]] = {}
+    for code, ext, document, _ in ROWS:
+        if any(value.startswith("%RETRY%") for value in ext.values()):
+            continue  # a retry topic stands for its group
+        body = b"" if document is None else dumps(document)
+        needs = needed(Command(code=code, ext=ext, body=body))
+        if needs != ADMIN_ONLY:
+            found.setdefault(code, set()).update((need.kind, need.permission) for need in needs)
+    return {code: frozenset(kinds) for code, kinds in found.items()}
+
+
+def test_the_documented_table_of_rights_is_the_one_in_use() -> None:
+    """docs/security.md names every code that does not need an administrator, with exactly what it needs."""
+    assert asked_for() == documented()
+
+
+def test_every_code_outside_of_the_documented_table_is_for_administrators() -> None:
+    """A code that no row names needs `admin: true`, whatever it says."""
+    for code in NEEDS.keys() - documented().keys():
+        assert needed(Command(code=code)) == ADMIN_ONLY, RequestCode(code).name
+
+
+@pytest.mark.parametrize("code", [305, 304, 318, 11])
+def test_a_code_that_leaves_the_documented_table_is_noticed(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: any account may ask it, and one of the two comparisons fails."""
+    monkeypatch.setitem(NEEDS, code, lambda _: ())
+    ours = asked_for()
+
+    strays = [one for one in NEEDS.keys() - documented().keys() if needed(Command(code=one)) != ADMIN_ONLY]
+    assert strays == [code] or ours != documented()
 
 
 @pytest.fixture

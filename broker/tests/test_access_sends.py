@@ -53,6 +53,24 @@ async def test_plain_signed_sends_take_the_short_way(broker: Broker, taken: list
     assert taken == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="k"),
+        properties_text(color="blue"),
+        properties_text(UNIQ_KEY="ä" * 32),
+        properties_text(TAGS="t", UNIQ_KEY=UNIQUE_ID),
+    ],
+    ids=["keys", "no unique id", "a unique id of another form", "a unique id behind"],
+)
+async def test_signed_sends_with_any_properties_take_the_short_way(broker: Broker, taken: list[int], text: str) -> None:
+    """Senders that are not shaped like Java's do not pay for words either."""
+    async with signed_dialogue(broker, ORDERS) as client:
+        await client.send_ok(b"x", properties=text)
+
+    assert taken == []
+
+
 async def test_a_oneway_send_takes_it_too(broker: Broker, taken: list[int]) -> None:
     """Stored, and not answered."""
     async with signed_dialogue(broker, ORDERS) as client:
@@ -64,10 +82,7 @@ async def test_a_oneway_send_takes_it_too(broker: Broker, taken: list[int]) -> N
 
 
 ASIDE: list[tuple[str, dict[str, str], bytes, int]] = [
-    ("keys", {"properties": properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="k")}, b"x", 0),
     ("a delay", {"properties": properties_text(UNIQ_KEY=UNIQUE_ID, DELAY="1")}, b"x", 0),
-    ("no unique id", {"properties": properties_text(color="blue")}, b"x", 0),
-    ("a unique id that is none", {"properties": properties_text(UNIQ_KEY="ä" * 32)}, b"x", 0),
     ("any queue", {"queueId": "-1"}, b"x", 0),
     ("a queue that is not there", {"queueId": "999"}, b"x", ResponseCode.INVALID_PARAMETER),
     ("no body", {}, b"", ResponseCode.MESSAGE_ILLEGAL),

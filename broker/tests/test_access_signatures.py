@@ -56,7 +56,7 @@ def test_a_prepared_secret_signs_the_same(secret: bytes, content: bytes) -> None
     keyed = KeyedV1(secret)
 
     assert keyed.signature(content) == keyed.signature(content) == signature_v1(secret, content)
-    assert secret.hex() not in repr(keyed) or not secret
+    assert len(secret) < 8 or secret.hex() not in repr(keyed)  # the hex of a short one may be part of any word
 
 
 def test_values_are_signed_in_the_order_of_their_names() -> None:

@@ -24,7 +24,8 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """One shard, one slave that is waited for. Each test leaves it well."""
     group = Group(tmp_path_factory.mktemp("crew") / "state", topics="[{name: hands, queues: 2}]")
     said = group.up(*FREE_PORTS)
-    assert "1 message sent and read back" in said and f"console       {group.record.console_url}#token=" in said
+    assert "1 message sent and read back" in said and f"console       {group.record.console_url}#code=" in said
+    assert group.state.token() not in said
     yield group
     group.down()
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 from local_group_kit import group_of
 
 from gantry_cli.local.access import Access
@@ -77,3 +78,47 @@ async def test_what_a_person_set_for_a_topic_stays(tmp_path: Path) -> None:
         state.topics.clear()
         assert await Upkeep("crew", cluster.name_server, Access()).keep(spec, (0,)) != []
         assert (state.topics["orders"].perm, state.topics["orders"].read_queue_nums) == (6, 3)
+
+
+async def test_what_an_administrator_set_for_a_group_survives_a_change_of_masters() -> None:
+    """The spec says how often a message is delivered again; every other setting stays, on each broker its own."""
+    async with FakeCluster(("crew-0", "crew-1")) as cluster:
+        states = [cluster.broker(name).state for name in ("crew-0", "crew-1")]
+        for state in states:
+            state.cluster = "crew-cluster"
+        spec = group_of("{shards: 2, groups: [{name: billing, retryMax: 5}]}").spec
+        upkeep = Upkeep("crew", cluster.name_server, Access())
+        assert await upkeep.keep(spec, (0,)) == ["consumer group billing is delivered to 5 times again"]
+        tuned = msgspec.structs.replace(
+            states[0].groups["billing"], consume_enable=False, consume_timeout_minute=60, attributes={"a": "b"}
+        )
+        states[0].groups["billing"] = tuned
+
+        assert await upkeep.keep(spec, (0, 1)) != [], "another shard has a master now"
+        assert states[0].groups["billing"] == tuned
+
+        fewer = group_of("{shards: 2, groups: [{name: billing, retryMax: 3}]}").spec
+        assert await upkeep.keep(fewer, (0, 1)) == ["consumer group billing is delivered to 3 times again"]
+        assert states[0].groups["billing"] == msgspec.structs.replace(tuned, retry_max_times=3)
+        assert states[1].groups["billing"].retry_max_times == 3
+        restarted = Upkeep("crew", cluster.name_server, Access())
+        assert await restarted.keep(fewer, (0, 1)) == [], "a supervisor that begins anew changes nothing"
+
+
+async def test_a_topic_is_changed_only_on_the_broker_where_it_differs() -> None:
+    """What an administrator set on one broker is not copied to the others."""
+    async with FakeCluster(("crew-0", "crew-1")) as cluster:
+        states = [cluster.broker(name).state for name in ("crew-0", "crew-1")]
+        for state, perm, queues in zip(states, (4, 6), (3, 2), strict=True):
+            state.cluster = "crew-cluster"
+            state.topics["orders"] = TopicConfig(
+                topic_name="orders", read_queue_nums=queues, write_queue_nums=queues, perm=perm, order=perm == 4
+            )
+        before = dict(states[0].topics)
+        spec = group_of("{shards: 2, topics: [{name: orders, queues: 3}]}").spec
+
+        assert await Upkeep("crew", cluster.name_server, Access()).keep(spec, (0, 1)) != []
+
+        assert dict(states[0].topics) == before
+        changed = states[1].topics["orders"]
+        assert (changed.write_queue_nums, changed.perm, changed.order) == (3, 6, False)

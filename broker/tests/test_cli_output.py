@@ -27,6 +27,7 @@ SHOWS_NOTHING = {
     "gantry restore": "is an order; `kubectl gantry restore` shows what came of it to programs, too",
     "gantry kill": "is an order to the group here; what comes of it `status` shows",
     "gantry bundle": "writes a file",
+    "gantry console": "prints an address that works once",
     "gantry nameserver": "is the server itself",
     "gantry broker": "is the server itself",
     "gantry sidecar": "is the server itself",

@@ -218,6 +218,18 @@ def test_what_cannot_be_sent_is_passed_over_and_named(cluster: FakeCluster) -> N
     assert "passed over, since they do not say where they came from: " in text
 
 
+def test_a_damaged_dead_letter_is_passed_over_and_named(cluster: FakeCluster) -> None:
+    """One whose body does not match its checksum is not sent, and does not stop the others."""
+    for body in (b"1", b"2", b"3"):
+        bury(cluster, body)
+    cluster.broker().state.log.damaged.add((DEAD, 0, 1))
+
+    document = json.loads(done(cluster, "--json"))
+
+    assert (document["sent"], document["unreadable"]) == ({"orders": 2}, [f"{1:032d}"])
+    assert bodies(cluster) == [b"1", b"3"]
+
+
 def test_a_message_that_is_stored_but_not_acknowledged_stops_the_call(cluster: FakeCluster) -> None:
     """Code 12 is no acknowledgement: progress stays before the message, and the next call sends it again."""
     bury(cluster, b"1")

@@ -131,6 +131,19 @@ def test_the_end_of_a_certificate_is_shown(tmp_path: Path, left_ms: int, beginni
     assert "certificate" not in plain
 
 
+def test_refused_requests_are_shown_by_reason(tmp_path: Path) -> None:
+    """What a broker has refused is shown with its reasons."""
+    with published(tmp_path / "status", replace(SERVING, refused_requests=(3, 0, *[0] * 12, 2))) as path:
+        [line] = [line for line in status("--page", path).output.splitlines() if "refused requests" in line]
+        document = json.loads(status("--page", path, "--json").output)
+    with published(tmp_path / "plain", SERVING) as path:
+        plain = status("--page", path).output
+
+    assert line.strip().removeprefix("refused requests").strip() == "3 queue_timeout, 2 unknown_request"
+    assert document["refused_requests"] == {"queue_timeout": 3, "unknown_request": 2}
+    assert "refused requests" not in plain
+
+
 def test_what_is_not_known_is_a_dash(tmp_path: Path) -> None:
     """Before the log is read there are no positions, and none are made up."""
     early = Status(published_boottime_ns=0, published_wall_ms=0, phase=Phase.STARTING)

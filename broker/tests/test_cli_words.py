@@ -24,6 +24,7 @@ from gantry_client import (
     BrokerRefused,
     ClientError,
     InvalidMessage,
+    NoMaster,
     NoRoute,
     RequestTimeout,
     SendFailed,
@@ -119,6 +120,8 @@ def test_restarts_come_ever_later_and_not_for_ever() -> None:
     ("error", "exit_code", "words"),
     [
         (NoRoute("orders", "unknown"), EXIT_ABSENT, "gantry topic create orders"),
+        (NoMaster("orders", ("shard-0",)), EXIT_FAILED, "no master is registered for 'shard-0' -- a failover may be"),
+        (NoMaster("orders", ()), EXIT_FAILED, "look at `gantry status`"),
         (Unavailable("no name server answers: x"), EXIT_FAILED, "ns:1 -- start one with `gantry up`"),
         (Unavailable("the name servers know no master of any cluster"), EXIT_FAILED, "no broker is registered"),
         (Unavailable("broker x"), EXIT_FAILED, "gantry status"),

@@ -15,6 +15,7 @@ from gantry_client import (
     InvalidMessage,
     Message,
     MessageQueue,
+    NoMaster,
     NoRoute,
     Producer,
     ProducerSettings,
@@ -421,6 +422,29 @@ async def test_an_unknown_topic_is_an_error_where_brokers_do_not_create_it() -> 
     async with FakeCluster(auto_creates_topics=False) as cluster, Producer(cluster.name_server) as producer:
         with pytest.raises(NoRoute, match="create the topic"):
             await producer.send(Message("fresh", b"x"))
+
+
+@pytest.mark.parametrize("brokers", [("broker-a",), ("broker-a", "broker-b")], ids=["the only shard", "every shard"])
+async def test_a_topic_without_a_master_is_not_called_unknown(brokers: tuple[str, ...]) -> None:
+    """While no master is registered the error names the brokers, and says nothing of creating a topic that exists."""
+    async with FakeCluster(brokers) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        cluster.masterless_names.update(brokers)
+
+        with pytest.raises(NoMaster, match="no master is registered for 'broker-a'") as raised:
+            await producer.send(Message("orders", b"x"))
+        assert "create" not in str(raised.value)
+        assert raised.value.broker_names == brokers
+
+        cluster.masterless_names.clear()
+        assert (await producer.send(Message("orders", b"x"))).is_acknowledged
+
+
+async def test_a_cluster_without_brokers_is_not_a_missing_topic() -> None:
+    """When no broker at all is registered, that is what the error says."""
+    async with FakeCluster(()) as cluster, Producer(cluster.name_server) as producer:
+        with pytest.raises(NoMaster, match="no broker is registered"):
+            await producer.send(Message("orders", b"x"))
 
 
 async def test_a_broker_hears_of_a_producer_at_once_and_when_it_leaves() -> None:

@@ -10,6 +10,7 @@ from gantry_client import (
     BadReply,
     BrokerRefused,
     ConsumerSettings,
+    DamagedMessage,
     FetchStatus,
     InvalidMessage,
     Message,
@@ -22,7 +23,14 @@ from gantry_client.testing import FakeCluster
 from gantry_wire.codes import RequestCode
 from gantry_wire.compress import Codec, pack
 from gantry_wire.hashing import java_string_hash
-from gantry_wire.message import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FLAG_COMPRESSED, StoredMessage
+from gantry_wire.message import (
+    COMPRESSION_LZ4,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+    FLAG_COMPRESSED,
+    StoredMessage,
+    encode_record,
+)
 
 PULL = RequestCode.PULL_MESSAGE
 QUEUE = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
@@ -129,6 +137,56 @@ async def test_damaged_messages_are_a_bad_reply(cluster: FakeCluster) -> None:
     cluster.broker().fault(PULL, lambda command, _: command.reply(ext=ext, body=b"\x00\x00\x00\x5bgarbage"))
     async with PullConsumer(cluster.name_server, "group") as consumer:
         with pytest.raises(BadReply):
+            await consumer.fetch(QUEUE, 0)
+
+
+@pytest.mark.parametrize("sys_flag", [0, FLAG_COMPRESSED | COMPRESSION_ZLIB], ids=["plain", "compressed"])
+async def test_a_body_that_does_not_match_its_checksum_is_never_handed_on(cluster: FakeCluster, sys_flag: int) -> None:
+    """What precedes it is, it is an error with its place, and reading goes on behind it. The stored body counts."""
+    put(cluster, b"before")
+    put(cluster, zlib.compress(b"rotten") if sys_flag else b"rotten", sys_flag=sys_flag)
+    put(cluster, b"behind")
+    cluster.broker().state.log.damaged.add(("orders", 0, 1))
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        result = await consumer.fetch(QUEUE, 0)
+        assert ([message.body for message in result.messages], result.next_offset) == ([b"before"], 1)
+
+        with pytest.raises(
+            DamagedMessage, match=f"at offset 1 of orders/0 of broker-a.*{cluster.broker().address}"
+        ) as caught:
+            await consumer.fetch(QUEUE, 1)
+        assert caught.value.addresses == (cluster.broker().address,)
+
+        result = await consumer.fetch(QUEUE, caught.value.queue_offset + 1)
+        assert [message.body for message in result.messages] == [b"behind"]
+
+
+async def test_a_damaged_message_is_read_from_another_replica(caplog: pytest.LogCaptureFixture) -> None:
+    """The slave of the same broker is asked at once, and what it has is delivered, with one line that says so."""
+    async with FakeCluster(("broker-a", "twin")) as cluster:
+        cluster.add_topic("orders", queues=1)
+        cluster.slaves["broker-a"] = {1: cluster.broker("twin").address}
+        for name in ("broker-a", "twin"):
+            for body in (b"good", b"rotten"):
+                cluster.broker(name).state.log.append(StoredMessage(topic="orders", queue_id=0, body=body))
+        cluster.broker().state.log.damaged.add(("orders", 0, 1))
+        async with PullConsumer(cluster.name_server, "group") as consumer:
+            result = await consumer.fetch(QUEUE, 1)
+        assert [message.body for message in result.messages] == [b"rotten"]
+        assert [record.message for record in caplog.records if "replica" in record.message] == [
+            "read damaged message from another replica"
+        ]
+
+
+async def test_an_offset_outside_of_its_answer_is_a_bad_reply(cluster: FakeCluster) -> None:
+    """A head that is damaged as well must not move a reader anywhere."""
+    put(cluster, b"x")
+    record = bytearray(encode_record(StoredMessage(topic="orders", queue_id=0, body=b"x", queue_offset=7_000)))
+    record[88] ^= 1
+    ext = {"suggestWhichBrokerId": "0", "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1"}
+    cluster.broker().fault(PULL, lambda command, _: command.reply(ext=ext, body=bytes(record)))
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        with pytest.raises(BadReply, match="outside"):
             await consumer.fetch(QUEUE, 0)
 
 

@@ -16,6 +16,7 @@ from gantry_client import (
     StartFrom,
 )
 from gantry_client import handling as handling_module
+from gantry_client import queue_reader as reader_module
 from gantry_client.testing import FakeCluster, wait_until
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import oneway
@@ -482,3 +483,51 @@ async def test_a_reset_told_to_the_members_moves_a_running_consumer() -> None:
 
         assert handler.tries[b"0"] == 1
         assert cluster.broker().state.offsets[GROUP, "orders", 0] == 4
+
+
+async def damaged_cluster(cluster: FakeCluster) -> None:
+    """Three messages in one queue, of which the second has a wrong bit on every replica."""
+    cluster.add_topic("orders", queues=1)
+    await send(cluster, b"first", b"rotten", b"third")
+    cluster.broker().state.log.damaged.add(("orders", 0, 1))
+
+
+async def test_a_damaged_message_is_reported_and_stepped_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No handler gets it; after so many pulls the queue goes on behind it, and an error names its place."""
+    monkeypatch.setattr(reader_module, "PAUSE_FIRST_MS", 1)
+    recorder = Recorder()
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, damaged_attempts_max=3)
+    async with FakeCluster() as cluster:
+        await damaged_cluster(cluster)
+        async with PushConsumer(
+            cluster.name_server, GROUP, topics={"orders": "*"}, handler=recorder, settings=settings
+        ):
+            await wait_until(lambda: len(recorder.handled) == 2)
+        assert recorder.bodies == [b"first", b"third"]
+        assert cluster.broker().state.offsets[GROUP, "orders", 0] == 3
+    [asked, stepped] = [
+        record for record in caplog.records if "damaged message" in record.message or "is damaged" in record.message
+    ]
+    assert asked.message == "message is damaged on every replica; asking again"
+    assert stepped.message == "stepped over damaged message; it is not consumed"
+    assert (stepped.offset, stepped.attempts) == (1, 3)  # type: ignore[attr-defined]
+
+
+async def test_a_queue_waits_for_a_damaged_message_where_none_may_be_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `damaged_attempts_max=None` nothing behind it is delivered until it is whole, and then all of it is."""
+    monkeypatch.setattr(reader_module, "PAUSE_FIRST_MS", 1)
+    monkeypatch.setattr(reader_module, "PAUSE_MAX_MS", 2)
+    recorder = Recorder()
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, damaged_attempts_max=None)
+    async with FakeCluster() as cluster:
+        await damaged_cluster(cluster)
+        async with PushConsumer(
+            cluster.name_server, GROUP, topics={"orders": "*"}, handler=recorder, settings=settings
+        ):
+            await wait_until(lambda: len(cluster.broker().requests) > 60)
+            assert recorder.bodies == [b"first"]
+            cluster.broker().state.log.damaged.clear()
+            await wait_until(lambda: len(recorder.handled) == 3)
+        assert recorder.bodies == [b"first", b"rotten", b"third"]

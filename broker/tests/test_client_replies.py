@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from crash.processes import HOST, broker, name_server
 
+from gantry_broker.server.topics import system_topics
+from gantry_broker.testing.local import running_broker
 from gantry_broker.testing.ports import free_broker_port, free_port
 from gantry_client import (
     Admin,
@@ -29,6 +31,8 @@ from gantry_client import (
 from gantry_client.testing import FakeCluster, wait_until
 from gantry_client.testing.sending import send as fake_send
 from gantry_client.testing.sending import send_reply
+from gantry_nameserver.server import NameServer
+from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting.server import Connection
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
@@ -261,3 +265,44 @@ async def test_request_and_reply_through_a_real_broker(tmp_path: Path, mode: str
 
     assert [reply.body for reply in replies] == [b"Q%d" % number for number in range(5)]
     assert not echo.errors
+
+
+async def test_every_name_server_that_knows_a_broker_routes_replies_to_it(tmp_path: Path) -> None:
+    """The reply topic is part of a broker's first registration, so the first hundred replies at once find it."""
+    servers = [
+        NameServer(NameServerSettings(bind_address="127.0.0.1", listen_port=0), tmp_path / f"ns{number}")
+        for number in range(2)
+    ]
+    for server in servers:
+        await server.start()
+    addresses = [f"127.0.0.1:{server.port}" for server in servers]
+
+    async def answer(message: ReceivedMessage) -> None:
+        await consumer.reply(message, message.body)
+
+    try:
+        async with running_broker(tmp_path, disk=None, clock=None, namesrvAddr=";".join(addresses)) as broker:
+            for address in addresses:
+                async with Admin(address) as admin:
+
+                    async def is_known(admin: Admin = admin) -> bool:
+                        return bool(await admin.brokers.all())
+
+                    await wait_until(is_known, timeout_s=120, what="the broker's registration")
+                    for config in system_topics(
+                        broker.settings.cluster_name, broker.settings.broker_name, auto_create=True, default_queues=8
+                    ):
+                        assert await admin.topics.settings(config.topic_name), f"{config.topic_name} at {address}"
+            async with Admin(addresses[0]) as admin:
+                await admin.topics.create("asked", queues=4)
+            consumer = PushConsumer(addresses[1], "answers", topics="asked", handler=answer, settings=FIRST)
+            async with consumer, Producer(addresses[0], "askers") as producer:
+                asked = (
+                    producer.request(Message("asked", b"no. %d" % number), timeout_ms=PATIENT_MS)
+                    for number in range(100)
+                )
+                replies = await asyncio.gather(*asked)
+        assert [reply.body for reply in replies] == [b"no. %d" % number for number in range(100)]
+    finally:
+        for server in servers:
+            await server.close()

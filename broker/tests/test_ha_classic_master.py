@@ -311,7 +311,22 @@ class OnePieceLog:
         return bytes(min(bytes_max, self.wrote - offset))
 
     def whole_records(self, offset: int, bytes_max: int) -> bytes:
-        raise AssertionError("Java takes bytes")
+        return self.read(offset, bytes_max)
+
+    def rest_of_record(self, offset: int) -> bytes:
+        return b""
+
+    def record_around(self, offset: int) -> int:
+        return offset
+
+    def end_of_damage(self, offset: int) -> int:
+        return offset
+
+    def records_through(self, start: int, end: int) -> bytes:
+        return b""
+
+    def healthy_records(self, start: int, end: int) -> bytes:
+        return b""
 
     def append_tail(self, data: bytes, offset: int) -> None:
         raise AssertionError("Java gives nothing back")

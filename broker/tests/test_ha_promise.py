@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
+from zlib import crc32
 
 import pytest
 
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ha.promise import Promise, PromiseFile, PromiseRefused
+from gantry_broker.store.sealed_file import decode_sealed
 from gantry_broker.testing.faulty_disk import FaultyDisk
 
 
@@ -48,9 +51,54 @@ def test_a_promise_that_could_not_be_written_was_not_given() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"00000000\n{}", b"zz\n", b"garbage"])
 def test_who_has_forgotten_what_it_promised_has_no_voice(data: bytes) -> None:
-    """A damaged file stops the start."""
+    """A file that is damaged, with no copy, stops the start; the error names it and the remedy."""
     disk, file = make()
     disk.write_file("/store/promise.json", data)
 
-    with pytest.raises(ConfigCorrupt, match=r"promise\.json"):
+    with pytest.raises(
+        ConfigCorrupt, match=r"promise\.json.*in a group, move the store away and start empty"
+    ) as raised:
         file.load()
+    assert "invalid literal" not in str(raised.value)
+
+
+PROMISED = b"%08x\n" % crc32(b'{"epoch":5,"to":"x"}') + b'{"epoch":5,"to":"x"}'
+
+
+@pytest.mark.parametrize("data", [None, b"", b"garbage", b"00000000\n{}", PROMISED])
+@pytest.mark.parametrize("name", ["promise.json", "promise.json.bak"])
+def test_a_damaged_or_older_file_takes_no_promise_back(
+    name: str, data: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of the two files is enough, and the higher epoch holds; the other is written again."""
+    disk, file = make()
+    file.give(5, "x")
+    file.give(9, "y")
+    if data is None:
+        disk.remove(f"/store/{name}")
+    else:
+        disk.write_file(f"/store/{name}", data)
+
+    assert PromiseFile(disk, "/store").load() == Promise(9, "y")
+    if data is not None or name == "promise.json":
+        assert [record.path for record in caplog.records] == [f"/store/{name}"]  # type: ignore[attr-defined]
+    caplog.clear()
+    for path in ("/store/promise.json", "/store/promise.json.bak"):
+        assert decode_sealed(disk.read_file(path), Promise) == Promise(9, "y")
+    PromiseFile(disk, "/store").load()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_power_cut_in_a_promise_takes_no_older_one_back(seed: int) -> None:
+    """Wherever the write ends, what was promised before holds."""
+    for operation in ("write", "sync", "rename", "sync_directory"):
+        for skipped in range(2):
+            disk, file = make()
+            file.give(5, "x")
+            for number in range(skipped + 1):
+                disk.fail_next(operation, errno.EIO)
+                with suppress(OSError):
+                    file.give(9 + number, "y")
+            disk.tear(seed)
+            assert PromiseFile(disk, "/store").load().epoch >= 5

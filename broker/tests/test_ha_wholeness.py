@@ -16,6 +16,7 @@ from gantry_broker.ha.peak_rate import WINDOWS, PeakRate
 from gantry_broker.ha.wholeness import Found, Wholeness, WholeRecord, judged
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.settings import broker_settings
+from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.write_pool import NO_POOL, PoolStatus
 from gantry_broker.testing.faulty_disk import FaultyDisk
@@ -46,6 +47,7 @@ def crash(buffers: int = 3, *, is_damaged: bool = False) -> Found:
         pytest.param(WholeRecord(None, "a", True), crash(0), "a", None, id="unknown before"),
         pytest.param(None, Found(True, True, False), "a", True, id="a new store"),
         pytest.param(None, Found(True, False, False), "a", None, id="a store from before"),
+        pytest.param(None, Found(True, False, True), "a", False, id="a damaged store from before"),
     ],
 )
 def test_what_a_start_may_believe(last: WholeRecord | None, found: Found, machine: str, expected: bool | None) -> None:
@@ -126,6 +128,48 @@ def test_damage_is_not_mended_by_following() -> None:
     one.caught_up()
 
     assert one.is_whole is False
+
+
+def missing(cause: LossCause) -> RecoveryReport:
+    found = report(is_clean=True)
+    found.missing.append(LostRange(10, 20, cause))
+    return found
+
+
+@pytest.mark.parametrize("cause", [LossCause.TAIL, LossCause.ALL])
+def test_a_lost_tail_is_made_good_by_following(cause: LossCause) -> None:
+    """What was flushed and is gone at the end is sent again, so the store has everything then."""
+    disk = known_disk()
+    one = started(disk, "a", missing(cause))
+    assert one.is_whole is False
+
+    one.caught_up()
+
+    assert one.is_whole is True
+
+
+@pytest.mark.parametrize("cause", [LossCause.HEAD, LossCause.MIDDLE])
+def test_a_hole_is_made_good_by_a_new_copy_or_a_decision(cause: LossCause) -> None:
+    """Following at the end brings nothing back in the middle; a doubt outlives the next start, too."""
+    for change in ({"is_copied_anew": True}, {"is_loss_accepted": True}):
+        disk = known_disk()
+        one = started(disk, "a", missing(cause))
+        one.caught_up()
+        assert one.is_whole is False
+        assert started(disk, "a", report(is_clean=True)).is_whole is False
+
+        one.caught_up(**change)
+        assert one.is_whole is True
+
+
+def test_an_empty_log_that_had_something_is_not_a_new_store() -> None:
+    """The whole log is missing, which is a known loss, also where no start has recorded anything."""
+    disk = FaultyDisk()
+    disk.make_directory("/store")
+    found = RecoveryReport(is_clean=True, start=0, end=0)
+    found.missing.append(LostRange(0, 20, LossCause.ALL))
+
+    assert started(disk, "a", found).is_whole is False
 
 
 def test_buffers_that_do_not_outlive_their_process_are_remembered() -> None:

@@ -85,9 +85,9 @@ def test_packages_shared_with_the_build_lock_have_one_version() -> None:
         assert {name: pins(lock)[name] for name in both} == {name: pins("build")[name] for name in both}
 
 
-def test_the_runtime_core_is_five_packages() -> None:
-    """msgspec, uvloop, click, rich and PyYAML; a broker needs nothing else, and the image beyond that the sidecar's."""
-    assert names(project()["project"]["dependencies"]) == {"msgspec", "uvloop", "click", "rich", "pyyaml"}
+def test_the_runtime_core_is_six_packages() -> None:
+    """A broker needs nothing else, and the image beyond that the sidecar's."""
+    assert names(project()["project"]["dependencies"]) == {"msgspec", "uvloop", "click", "rich", "pyyaml", "isal"}
 
 
 def test_every_declared_package_is_locked() -> None:

@@ -53,6 +53,7 @@ def agrees(plan: RepairPlan, report: RecoveryReport) -> None:
     assert plan.cut_bytes == report.cut_bytes
     assert plan.rotten == report.damaged
     assert plan.lost_flushed_bytes == report.lost_flushed_bytes
+    assert plan.missing == report.missing
     assert plan.queues_rebuilt == report.queues_rebuilt
     assert plan.is_index_rebuilt == report.is_index_rebuilt
     replayed = [one for one in plan.buffers if one.action == "replay"]
@@ -84,9 +85,16 @@ DAMAGES: dict[str, Damage] = {
     "wrong-first-unit": lambda world: world.overwrite(
         "consumequeue/bills/0/00000000000000000000", 0, b"\0" * 7 + b"\1"
     ),
+    "short-queue-file": lambda world: world.disk.write_file(
+        world.path("consumequeue/late/0/00000000000000000000"), b"x"
+    ),
     "no-index": lambda world: world.disk.remove_tree(world.path("index")),
     "no-newest-index-file": lambda world: world.disk.remove(
         world.path("index/" + world.disk.list(world.path("index"))[-1])
+    ),
+    "no-middle-log-file": lambda world: world.disk.remove(world.path(f"commitlog/{FILE:020d}")),
+    "no-newest-log-file": lambda world: world.disk.remove(
+        world.path("commitlog/" + world.disk.list(world.path("commitlog"))[-1])
     ),
     "no-oldest-log-file": lambda world: world.disk.remove(world.path(f"commitlog/{0:020d}")),
     "flush-failed": lambda world: world.disk.write_file(world.path("flush-failed"), b"100 00000000\n"),
@@ -118,11 +126,7 @@ def scramble_identity(world: StoreWorld) -> None:
 
 
 REFUSALS: dict[str, Damage] = {
-    "missing-log-file": lambda world: world.disk.remove(world.path(f"commitlog/{FILE:020d}")),
     "short-log-file": lambda world: world.disk.write_file(world.path(f"commitlog/{0:020d}"), b"x" * 100),
-    "short-queue-file": lambda world: world.disk.write_file(
-        world.path("consumequeue/late/0/00000000000000000000"), b"x"
-    ),
     "no-identity": scramble_identity,
 }
 

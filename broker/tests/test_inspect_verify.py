@@ -11,6 +11,7 @@ from gantry_broker.ports.reading import LockHolder
 from gantry_broker.store.consume_queue import UNIT
 from gantry_broker.store.inspect.findings import Harm, Kind
 from gantry_broker.store.inspect.verify import Verifier, VerifyOrder
+from gantry_broker.testing.head import remove_before
 from gantry_broker.testing.reading_twin import ReadingTwin
 from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
 from gantry_broker.testing.verifying import ALL, LOG, filled, flush, kinds, log_byte, only, place, verify
@@ -94,8 +95,9 @@ def test_a_topic_that_does_not_exist_any_more_is_odd_and_no_damage(world: StoreW
 
 def test_expired_files_of_the_log_are_no_damage(world: StoreWorld) -> None:
     """What lies before the log's first file has expired; units and entries that lead there are not missed."""
+    world.store.flush()
+    remove_before(world.store, TINY.mapped_file_size_commit_log)
     world.close()
-    world.disk.remove(world.path(LOG))
 
     report = verify(world)
 
@@ -258,3 +260,24 @@ def test_ctrl_c_ends_it_with_what_was_found(world: StoreWorld) -> None:
     assert report.is_interrupted
     assert not report.is_whole
     assert only(report).offset == start
+
+
+@pytest.mark.parametrize("place", [0, 1, -1], ids=["oldest", "middle", "newest"])
+def test_a_log_file_that_is_gone_is_found(world: StoreWorld, place: int) -> None:
+    """Sealed files vouch for it, so it has not expired; once its loss is accepted, it is no damage any more."""
+    end = world.store.wrote
+    world.close()
+    names = sorted(world.disk.list(world.path("commitlog")))
+    world.disk.remove(world.path(f"commitlog/{names[place]}"))
+
+    missing = [one for one in verify(world).findings.kept if one.kind is Kind.MISSING]
+
+    size = TINY.mapped_file_size_commit_log
+    start = int(names[place])
+    assert [(one.harm, one.offset, one.length) for one in missing] == [(Harm.LOST, start, min(size, end - start))]
+    world.open()
+    world.store.accept_loss("a test")
+    world.close()
+    assert {(one.kind, one.harm) for one in verify(world).findings.kept if one.kind is Kind.MISSING} == {
+        (Kind.MISSING, Harm.ODD)
+    }

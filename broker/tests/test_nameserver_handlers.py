@@ -120,10 +120,13 @@ async def test_client_gets_the_route_that_a_broker_registered(rig: Rig) -> None:
     assert b'"0":' in route.body and b"null" not in route.body
 
 
-async def test_unknown_topic_is_17_and_unknown_code_is_3(rig: Rig) -> None:
-    """The codes and texts that clients tell apart."""
+async def test_unknown_topic_is_17_and_unknown_code_is_3(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """The codes and texts that clients tell apart; the log names an unknown code once for each client."""
     missing = await rig.ask(105, {"topic": "nowhere"})
     unknown = await rig.ask(777)
+    await rig.ask(777)
+    told = [record.__dict__ for record in caplog.records if record.getMessage().startswith("refused request code")]
+    assert [(line["code"], line["client"]) for line in told] == [(777, "127.0.0.1")]
 
     assert (missing.code, missing.remark) == (17, "No topic route info in name server for the topic: nowhere")
     assert (unknown.code, unknown.remark) == (3, " request type 777 not supported")

@@ -21,6 +21,7 @@ from gantry_remoting import (
     RemotingTimeout,
     split_address,
 )
+from gantry_remoting.closings import CloseReason
 from gantry_remoting.connection import CLOSE_TIMEOUT_S, PASS_REPLY_BYTES_MAX
 from gantry_wire import Command, decode_command
 from gantry_wire.limits import WireLimits
@@ -184,6 +185,9 @@ class Rig:
     def resume_reading(self) -> None:
         self.reading.append(True)
 
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
     def close(self) -> None:
         self.ended.append("close")
 
@@ -217,7 +221,7 @@ def test_a_frame_has_to_end() -> None:
         assert rig.connection.overdue(rig.now) is None
         rig.connection.data_received(frame[position : position + 1])
         rig.now += 1
-    assert rig.connection.overdue(rig.now) == "did not finish a frame in time"
+    assert rig.connection.overdue(rig.now) is CloseReason.FRAME_TIMEOUT
 
     rig.connection.data_received(frame[31:])
     assert rig.connection.overdue(rig.now) is None
@@ -243,7 +247,7 @@ def test_a_reader_that_does_not_read_is_overdue() -> None:
     rig.now += 60
     assert rig.connection.overdue(rig.now) is None
     rig.now += 1
-    assert rig.connection.overdue(rig.now) == "does not read its replies"
+    assert rig.connection.overdue(rig.now) is CloseReason.READER_TIMEOUT
 
     rig.connection.resume_writing()
     assert rig.reading == [True, False, True]

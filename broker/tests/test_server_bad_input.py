@@ -21,6 +21,7 @@ from gantry_broker.testing.refusals import Place, refused, strict_place
 from gantry_wire import Command
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.frame import Serialization
+from gantry_wire.limits import EXT_FIELDS_MAX
 
 
 @pytest.fixture
@@ -246,6 +247,22 @@ async def test_a_oneway_request_is_never_answered(place: Place) -> None:
     await peer.close()
 
 
+@pytest.mark.parametrize("code", [10, 310])
+async def test_a_send_with_more_fields_than_the_limit_ends_its_connection(place: Place, code: int) -> None:
+    """The limit of fields holds for plain sends, too, also of a topic that is known."""
+    peer = await RawPeer.open(place.broker.port)
+    plain = Command(code=code, ext=send_ext(code), body=b"x")
+    await peer.say(plain.encode())
+    assert b'"code":0' in (await peer.frame()).header
+
+    many = {f"f{number}": "" for number in range(EXT_FIELDS_MAX)}
+    await peer.say(Command(code=code, ext=send_ext(code) | many, body=b"x").encode())
+
+    assert await peer.is_closed_by_peer()
+    assert [message.body for message in await place.client.read(1)] == [b"x"]
+    await peer.close()
+
+
 async def test_an_unknown_code_is_answered_three(place: Place) -> None:
     """A request that this broker does not know is code 3, and the connection goes on."""
     for code in (1, 9, 400, 200050, 2_000_000_000, -1):
@@ -281,8 +298,9 @@ async def test_a_broken_handler_costs_its_request_only(place: Place, monkeypatch
         return {}
 
     monkeypatch.setattr("gantry_broker.server.handlers.send.parse_properties", explode)
+    delayed = "BOOM\x011\x02DELAY\x011\x02"  # a delayed message is handled by the readable path only
     replies = await asyncio.gather(
-        place.client.send(b"1"), place.client.send(b"2", properties="BOOM\x011\x02"), place.client.send(b"3")
+        place.client.send(b"1"), place.client.send(b"2", properties=delayed), place.client.send(b"3")
     )
 
     assert [reply.code for reply in replies] == [0, 1, 0]

@@ -1,43 +1,77 @@
-"""Flow control: a send that waited too long is told so, with RocketMQ's code and text, and nothing else is refused."""
+"""Flow control: a burst is served, sustained overload is refused with RocketMQ's code and text, one-way sends stay."""
 
 import asyncio
+import logging
 import re
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+import uvloop
 
-from gantry_broker.server.flow_control import TICK_MS, FlowControl
-from gantry_broker.testing.local import TOPIC, RawPeer, dialogue, running_broker, send_ext
+from gantry_broker.server.flow_control import BURST_WAITS, STALL_MS, FlowControl
+from gantry_broker.server.refusals import Refusal
+from gantry_broker.testing.local import (
+    TOPIC,
+    UNIQUE_ID,
+    RawPeer,
+    dialogue,
+    properties_text,
+    running_broker,
+    send_ext,
+    wait_until,
+)
+from gantry_status import RefusalReason
 from gantry_wire import Command, ResponseCode, decode_command
-from gantry_wire.frame import Serialization
+from gantry_wire.frame import Frame, FrameReader, Serialization
 
 WAIT_S = 0.2
+FRAME_BYTES = 1000
+READ = (FRAME_BYTES - 4).to_bytes(4, "big") + bytes(FRAME_BYTES * 200 - 4)
+"""A read of 200 frames."""
+
+BUSY = Refusal(ResponseCode.SYSTEM_BUSY, "[TIMEOUT_CLEAN_QUEUE]broker busy", RefusalReason.QUEUE_TIMEOUT)
 
 
 class FakeLoop:
-    """A loop that is as late as the test wants."""
+    """A loop whose wall clock and CPU clock the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.due: list[tuple[float, Callable[[], None]]] = []
+        self.cpu = 5.0
+        self.due: list[Callable[[], None]] = []
 
     def time(self) -> float:
         return self.now
 
+    def cpu_time(self) -> float:
+        return self.cpu
+
     def call_later(self, delay: float, callback: Callable[[], None]) -> "FakeLoop":
-        self.due.append((self.now + delay, callback))
+        assert delay == STALL_MS / 1000
+        self.due.append(callback)
         return self
 
     def cancel(self) -> None:
         self.due.clear()
 
-    def tick(self) -> None:
-        """Run what is due."""
-        due, self.due = [one for one in self.due if one[0] <= self.now], [one for one in self.due if one[0] > self.now]
-        for _, callback in due:
+    def run_timers(self) -> None:
+        due, self.due = self.due, []
+        for callback in due:
             callback()
+
+
+class FakeSender:
+    """A connection with so many bytes in its socket."""
+
+    def __init__(self, queued: int, *, is_backlogged: bool = True) -> None:
+        self.queued = queued
+        self.is_backlogged = is_backlogged
+
+    def queued_bytes(self) -> int:
+        return self.queued
 
 
 @pytest.fixture
@@ -47,98 +81,294 @@ def loop() -> FakeLoop:
 
 @pytest.fixture
 def flow(loop: FakeLoop) -> FlowControl:
-    control = FlowControl(loop, wait_ms_max=200, append_ms_max=1000)  # type: ignore[arg-type]
-    control.start()
-    return control
+    return FlowControl(loop, wait_ms_max=200, append_ms_max=1000, cpu_time=loop.cpu_time)  # type: ignore[arg-type]
 
 
-def test_a_loop_in_time_refuses_nothing(loop: FakeLoop, flow: FlowControl) -> None:
-    """While ticks come in time, or late by less than the limit, every send is taken."""
-    for lateness_s in (0.0, 0.05, WAIT_S - 0.001):
-        loop.now += TICK_MS / 1000 + lateness_s
-        assert flow.refusal(loop.now, 0) is None
-        loop.tick()
+def serve(
+    loop: FakeLoop, flow: FlowControl, sender: FakeSender, *, us_each: float, reads: int, slowdown: float = 1.0
+) -> list[Refusal]:
+    """So many reads of `sender`, whose sends take this much CPU; on a starved core more time passes than that."""
+    refusals = []
+    for _ in range(reads):
+        refusal = flow.refusal(sender, READ)
+        if refusal is not None:
+            refusals.append(refusal)
+        loop.cpu += 200 * us_each / 1e6
+        loop.now += 200 * us_each / 1e6 * slowdown
+    return refusals
 
-    assert flow.refused_count == 0
+
+@pytest.mark.parametrize("slowdown", [1, 20], ids=["quiet", "starved"])
+def test_a_burst_is_served_whole(loop: FakeLoop, flow: FlowControl, slowdown: float) -> None:
+    """5,000 sends of the slowest kind that come at once are taken, however little of its core the broker gets."""
+    sender = FakeSender(0)
+    for left in range(25, 0, -1):
+        sender.queued = left * len(READ)
+        assert serve(loop, flow, sender, us_each=80, reads=1, slowdown=slowdown) == []
 
 
-def test_a_late_loop_refuses_what_waited(loop: FakeLoop, flow: FlowControl) -> None:
-    """A send that waited longer than the limit is code 2 with RocketMQ's words, the time and the number waiting."""
-    loop.now += 0.3 + TICK_MS / 1000
+def test_a_pause_of_the_broker_is_no_fault_of_senders(loop: FakeLoop, flow: FlowControl) -> None:
+    """What came in while the process was stopped, or its core was taken away, is taken."""
+    sender = FakeSender(6_000_000)
+    assert serve(loop, flow, sender, us_each=10, reads=3) == []
 
-    refusal = flow.refusal(loop.now, 7)
+    loop.now += 60
+
+    assert serve(loop, flow, sender, us_each=10, reads=30) == []
+
+
+def test_sustained_overload_is_refused_in_rocketmqs_words(loop: FakeLoop, flow: FlowControl) -> None:
+    """A backlog that stays, and cannot be served in the waiting time, is code 2 with time and number of what waits."""
+    sender = FakeSender(5_000_000)
+    served = int(BURST_WAITS * WAIT_S / (200 * 80e-6)) + 1
+
+    assert serve(loop, flow, sender, us_each=80, reads=served) == []
+    [refusal] = serve(loop, flow, sender, us_each=80, reads=1)
 
     assert refusal == (
         ResponseCode.SYSTEM_BUSY,
-        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
-        "period in queue: 300ms, size of queue: 7",
-    )  # fmt: skip
-    assert flow.refused_count == 1
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 400ms, size of queue: 5000",
+        RefusalReason.QUEUE_TIMEOUT,
+    )
 
 
-def test_the_next_tick_ends_it(loop: FakeLoop, flow: FlowControl) -> None:
-    """What comes after the late tick has not waited, and is taken."""
-    loop.now += 0.3
-    assert flow.refusal(loop.now, 0) is not None
+def test_a_backlog_that_is_served_in_time_is_no_overload(loop: FakeLoop, flow: FlowControl) -> None:
+    """A sender that always has more to send than a turn takes is served for ever, while nothing waits too long."""
+    sender = FakeSender(5_000_000)
 
-    loop.tick()
+    assert serve(loop, flow, sender, us_each=30, reads=2000) == []
 
-    assert flow.refusal(loop.now, 0) is None
+
+def test_a_sender_that_waits_for_its_answers_is_no_overload(loop: FakeLoop, flow: FlowControl) -> None:
+    """Turns that end with an empty socket, however full they are, begin no backlog."""
+    sender = FakeSender(0)
+
+    assert serve(loop, flow, sender, us_each=80, reads=2000) == []
+
+
+def test_an_empty_socket_ends_a_backlog(loop: FakeLoop, flow: FlowControl) -> None:
+    """A sender whose socket was empty once has a whole burst again."""
+    sender = FakeSender(5_000_000)
+    assert serve(loop, flow, sender, us_each=80, reads=100) != []
+
+    sender.is_backlogged = False
+    assert serve(loop, flow, sender, us_each=80, reads=1) == []
+    sender.is_backlogged = True
+
+    assert serve(loop, flow, sender, us_each=80, reads=50) == []
+
+
+def test_refused_reads_do_not_change_the_rate(loop: FakeLoop, flow: FlowControl) -> None:
+    """A refusal that costs more than a send does not make an overload last: what is queued shrinks, sends are taken."""
+    sender = FakeSender(5_000_000)
+    assert serve(loop, flow, sender, us_each=80, reads=100) != []
+    assert len(serve(loop, flow, sender, us_each=800, reads=100)) == 100
+
+    sender.queued = 2_400_000  # 192 ms
+
+    assert serve(loop, flow, sender, us_each=80, reads=1) == []
+
+
+def test_an_honest_client_is_not_refused_beside_an_overload(loop: FakeLoop, flow: FlowControl) -> None:
+    """Only the connection that sends too much is refused: others wait for one turn of the loop at most."""
+    flooder, honest = FakeSender(5_000_000), FakeSender(0, is_backlogged=False)
+    assert serve(loop, flow, flooder, us_each=80, reads=100) != []
+
+    assert flow.refusal(honest, READ[:FRAME_BYTES]) is None
+    assert flow.refusal(flooder, READ) is not None
+
+
+def test_a_connection_that_is_gone_is_forgotten(loop: FakeLoop, flow: FlowControl) -> None:
+    """Nothing is kept for a sender that has gone in the middle of a backlog."""
+    sender = FakeSender(5_000_000)
+    serve(loop, flow, sender, us_each=80, reads=100)
+
+    flow.forget(sender)
+
+    assert "backlogs=0" in repr(flow)
+
+
+def test_a_changed_limit_holds_from_now_on(loop: FakeLoop, flow: FlowControl) -> None:
+    """A longer waiting time takes what the shorter one refused."""
+    sender = FakeSender(5_000_000)
+    assert serve(loop, flow, sender, us_each=80, reads=100) != []
+
+    flow.limit(wait_ms_max=3000, append_ms_max=1000)
+
+    assert serve(loop, flow, sender, us_each=80, reads=100) == []
 
 
 def test_a_slow_append_is_named(loop: FakeLoop, flow: FlowControl) -> None:
-    """When an append was what took so long the text says so, as for a busy page cache; a quick append is not blamed."""
-    loop.now += 1.2
-    flow.appended(1.1)
-    refusal = flow.refusal(loop.now, 0)
-    assert refusal is not None and refusal[1].startswith("[PCBUSY_CLEAN_QUEUE]broker busy, start flow control")
-
-    loop.tick()
-    loop.now += 1.2
+    """What came in while an append was stuck is refused as for a busy page cache until 10 ms after."""
+    sender = FakeSender(3 * FRAME_BYTES, is_backlogged=False)
     flow.appended(0.9)
-    refusal = flow.refusal(loop.now, 0)
-    assert refusal is not None and refusal[1].startswith("[TIMEOUT_CLEAN_QUEUE]")
+    assert flow.refusal(sender, READ) is None
+
+    flow.appended(1.2)
+
+    assert flow.refusal(sender, READ) == (
+        ResponseCode.SYSTEM_BUSY,
+        "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 1200ms, size of queue: 3",
+        RefusalReason.PAGE_CACHE_BUSY,
+    )
+    loop.run_timers()
+    assert flow.refusal(sender, READ) is None
 
 
-def test_a_stopped_control_ticks_no_more(loop: FakeLoop, flow: FlowControl) -> None:
+def test_a_stopped_control_leaves_no_timer(loop: FakeLoop, flow: FlowControl) -> None:
     """After the stop no timer is left."""
+    flow.appended(1.2)
     flow.stop()
 
     assert loop.due == []
+
+
+# ------- in a broker
+
+
+def refuse_all(monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> None:
+    monkeypatch.setattr(FlowControl, "refusal", lambda *arguments: refusal)
 
 
 @pytest.mark.parametrize("serialization", list(Serialization), ids=["usual", "unusual"])
 async def test_a_refused_send_stores_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serialization: Serialization
 ) -> None:
-    """While the broker is late every send is refused and none stored; other requests are served as ever."""
+    """While sends are refused none is stored, and each is counted; other requests are served as ever."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
-        refusal = (ResponseCode.SYSTEM_BUSY, "[TIMEOUT_CLEAN_QUEUE]broker busy")
         peer = await RawPeer.open(broker.port)
         with monkeypatch.context() as patch:
-            patch.setattr(FlowControl, "refusal", lambda *arguments: refusal)
-            await peer.say(Command(code=310, ext=send_ext(310), body=b"x").encode(serialization))
-            reply = decode_command(await peer.frame())
-            assert (reply.code, reply.remark) == (2, refusal[1])
+            refuse_all(patch, BUSY)
+            for _ in range(3):
+                await peer.say(Command(code=310, ext=send_ext(310), body=b"x").encode(serialization))
+                reply = decode_command(await peer.frame())
+                assert (reply.code, reply.remark) == (2, BUSY.remark)
             assert (await client.ask(30, {"topic": TOPIC, "queueId": "0"})).ext == {"offset": "1"}
 
         assert (await client.send()).code == 0
         assert broker.core.store.queue(TOPIC, 0).end == 2
+        assert broker.status.look().refused_requests[RefusalReason.QUEUE_TIMEOUT] == 3
         await peer.close()
 
 
-async def test_a_blocked_loop_is_noticed(tmp_path: Path) -> None:
-    """A loop that really stood still refuses what was waiting meanwhile, and takes the next send."""
-    async with running_broker(tmp_path, waitTimeMillsInSendQueue="1") as broker, dialogue(broker) as client:
-        flow = broker.flow
-        loop = asyncio.get_running_loop()
-        answers: list[Any] = []
-        began = loop.time()
-        while loop.time() - began < 0.05:
-            answers.append(flow.refusal(loop.time(), 0))
+@pytest.mark.parametrize("code", [10, 310], ids=["v1", "v2"])
+@pytest.mark.parametrize(
+    "reason", [RefusalReason.QUEUE_TIMEOUT, RefusalReason.PAGE_CACHE_BUSY, RefusalReason.WAITING_FULL]
+)
+async def test_a_oneway_send_is_not_dropped_for_being_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, reason: RefusalReason
+) -> None:
+    """A send that nobody answers is stored while those that can be answered are refused."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        with monkeypatch.context() as patch:
+            refuse_all(patch, BUSY._replace(reason=reason))
+            for _ in range(5):
+                client.tell(code, send_ext(code), b"one-way")
+            assert (await client.send()).code == 2
 
-        refused = [answer[1] for answer in answers if answer is not None]
-        assert refused
-        assert re.search(r"period in queue: [1-9]\d*ms", refused[-1])
-        assert (await client.ask(30, {"topic": TOPIC, "queueId": "0"})).code == 0
+        assert broker.core.store.queue(TOPIC, 0).end == 6
+
+
+async def test_a_oneway_send_is_dropped_for_a_reason_that_stands(tmp_path: Path) -> None:
+    """Without room on the disk a one-way send is not stored, and counted like any other refusal."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        broker.flow.standing = BUSY._replace(reason=RefusalReason.DISK_FULL)
+        client.tell(310, send_ext(310), b"one-way")
+        await wait_until(lambda: broker.core.stats.refusals.counts[RefusalReason.DISK_FULL] == 1)
+        broker.flow.standing = None
+
+        assert broker.core.store.queue(TOPIC, 0).end == 1
+
+
+def burst(port: int, sends: bytes, reply_count: int) -> list[int]:
+    """Write everything over one connection; the codes of the replies."""
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        writing = threading.Thread(target=client.sendall, args=(sends,))
+        writing.start()
+        frames: list[Frame] = []
+        reader = FrameReader()
+        while len(frames) < reply_count:
+            frames += reader.feed(client.recv(1 << 20))
+        writing.join()
+        return [decode_command(frame).code for frame in frames]
+
+
+@pytest.mark.parametrize("is_oneway", [False, True], ids=["answered", "oneway"])
+@pytest.mark.parametrize("unique", [UNIQUE_ID, "0b5b0a3e-7f3a-4a51-9a63-6a1a2b3c4d5e"], ids=["java", "other"])
+def test_a_burst_of_5000_sends_is_stored_whole(tmp_path: Path, is_oneway: bool, unique: str) -> None:
+    """5,000 sends of 800 bytes that are written at once over one connection are all taken, whatever shape they have."""
+    count = 5000
+    flag = 2 if is_oneway else 0
+    ext = send_ext(310, properties=properties_text(UNIQ_KEY=unique, WAIT="true"))
+    sends = [Command(code=310, opaque=n, flag=flag, ext=ext, body=bytes(800)).encode() for n in range(count)]
+
+    async def run() -> None:
+        async with (
+            running_broker(tmp_path, mappedFileSizeCommitLog=str(64 << 20), waitTimeMillsInSendQueue="200") as broker,
+            dialogue(broker) as client,
+        ):
+            await client.send_ok()
+            codes = await asyncio.to_thread(burst, broker.port, b"".join(sends), 0 if is_oneway else count)
+            assert set(codes) <= {0}
+            await wait_until(lambda: broker.core.store.queue(TOPIC, 0).end == count + 1)
+            assert sum(broker.core.stats.refusals.counts.values()) == 0
+
+    uvloop.run(run())
+
+
+async def test_a_broker_that_was_stopped_takes_what_came_meanwhile(tmp_path: Path) -> None:
+    """After a pause of the whole process, longer than the waiting time, sends that waited are stored: all of them."""
+    async with running_broker(tmp_path, waitTimeMillsInSendQueue="20") as broker, dialogue(broker) as client:
+        await client.send_ok()
+        peer = await RawPeer.open(broker.port)
+        sends = [Command(code=310, opaque=n, ext=send_ext(310), body=b"x").encode() for n in range(100)]
+        peer.writer.write(b"".join(sends))
+
+        threading.Event().wait(0.1)  # the loop stands still, and uses no CPU
+
+        assert {decode_command(await peer.frame()).code for _ in sends} == {0}
+        assert broker.core.store.queue(TOPIC, 0).end == 101
+        await peer.close()
+
+
+async def test_a_real_overload_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A connection that floods a broker for too long is answered code 2, counted, and logged as an episode."""
+    caplog.set_level(logging.INFO)
+    async with (
+        running_broker(tmp_path, mappedFileSizeCommitLog=str(64 << 20), waitTimeMillsInSendQueue="1") as broker,
+        dialogue(broker) as client,
+    ):
+        await client.send_ok()
+        peer = await RawPeer.open(broker.port)
+        sends = Command(code=310, ext=send_ext(310), body=bytes(800)).encode() * 1000
+        refusals = broker.core.stats.refusals
+
+        async def read() -> set[tuple[int, str]]:
+            found: set[tuple[int, str]] = set()
+            while not found:
+                reply = decode_command(await peer.frame())
+                if reply.code:
+                    found.add((reply.code, reply.remark or ""))
+            return found
+
+        async def flood() -> None:
+            while not refusals.counts[RefusalReason.QUEUE_TIMEOUT]:
+                await peer.say(sends)
+
+        writing = asyncio.ensure_future(flood())
+        [(code, remark)] = await read()
+        await writing
+
+        assert code == 2
+        assert re.fullmatch(
+            r"\[TIMEOUT_CLEAN_QUEUE\]broker busy, start flow control for a while, "
+            r"period in queue: [1-9]\d*ms, size of queue: [1-9]\d*", remark
+        )  # fmt: skip
+        assert (await client.send()).code == 0
+        await peer.close()
+    lines = [record for record in caplog.records if "refusing requests" in record.getMessage()]
+    assert [record.getMessage() for record in lines] == ["started refusing requests", "stopped refusing requests"]
+    assert lines[1].__dict__["refused"] == refusals.counts[RefusalReason.QUEUE_TIMEOUT]

@@ -274,7 +274,8 @@ async def test_a_table_of_another_shape_refuses_to_start(tmp_path: Path) -> None
     async with running_broker(tmp_path):
         pass
     file = tmp_path / "config/consumerOffset.json"
-    file.write_text('{"offsetTable": [1, 2]}')
+    for path in (file, file.with_name("consumerOffset.json.bak")):
+        path.write_text('{"offsetTable": [1, 2]}')
 
     with pytest.raises(ConfigCorrupt, match=r"consumerOffset\.json"):
         async with running_broker(tmp_path):
@@ -313,3 +314,26 @@ async def test_a_stop_that_cannot_write_tables_still_closes_the_store(tmp_path: 
 
     assert broker.core.persistence.failure is not None
     assert not (tmp_path / "abort").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b'{"held":[{"group', None])
+async def test_a_start_without_queue_locks_grants_none_for_a_lease(
+    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A damaged or missing file stops no start; but holders before the stop may still believe their grants."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+    file = tmp_path / "config/queueLocks.json"
+    for path in (file, file.with_name("queueLocks.json.bak")):
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+
+    async with running_broker(tmp_path) as broker:
+        assert broker.core.locks.rest_ms > 0
+
+    assert str(file) in [getattr(record, "path", None) for record in caplog.records]
+    caplog.clear()
+    async with running_broker(tmp_path) as broker:
+        assert broker.core.locks.rest_ms == 0, "the file is whole again"

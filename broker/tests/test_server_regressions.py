@@ -28,6 +28,7 @@ class Ear:
     """A connection as far as a service needs one: remembers what is sent to it."""
 
     peer = ("127.0.0.1", 20000)
+    is_backlogged = False
 
     def __init__(self) -> None:
         self._heard = bytearray()

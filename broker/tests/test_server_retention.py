@@ -216,6 +216,7 @@ async def test_an_administrator_deletes_expired_files_at_any_hour() -> None:
     """Code 329 is answered at once; what is expired goes in the next rounds, what is not stays."""
     async with place(fileReservedTime="1") as here:
         await here.fill(3)
+        await here.rounds()
         here.clock.advance(2 * HOUR_MS)
         await here.fill(3)
         await here.rounds()
@@ -403,11 +404,83 @@ async def test_a_clock_that_jumps_deletes_nothing(hours: int) -> None:
         assert len(await here.client.read(0, maxMsgNums="2")) == 2
 
 
+@pytest.mark.parametrize("hours", [24, -24, 24 * 30, -24 * 30])
+async def test_expired_messages_go_at_their_hour_after_the_clock_was_set(hours: int) -> None:
+    """A clock that is set by days, and stays so, expires nothing early and keeps nothing late."""
+    every_hour = ";".join(str(hour) for hour in range(24))
+    async with place(fileReservedTime="10", deleteWhen=every_hour) as here:
+        await here.fill(5)
+        await here.rounds()
+        here.clock.jump_wall(hours * HOUR_MS)
+        for _ in range(9):
+            here.clock.advance(HOUR_MS)
+            await here.rounds(0)
+        early = here.begin
+        here.clock.advance(HOUR_MS + 120_000)
+        await here.rounds()
+
+        assert (early, here.begin) == (0, 5 * MIB)
+
+
+async def test_the_stores_own_time_survives_a_restart() -> None:
+    """A clock that was set days ahead is not believed by the next process either; what has expired goes there."""
+    every_hour = ";".join(str(hour) for hour in range(24))
+    disk, clock = FaultyDisk(), FakeClock()
+    async with place(disk, clock, fileReservedTime="10", deleteWhen=every_hour) as here:
+        await here.fill(5)
+        await here.rounds()
+        clock.jump_wall(30 * 24 * HOUR_MS)
+        await here.fill(1)
+        await here.rounds()
+    clock.advance(HOUR_MS)
+    async with place(disk, clock, fileReservedTime="10", deleteWhen=every_hour) as here:
+        for _ in range(8):
+            clock.advance(HOUR_MS)
+            await here.rounds(0)
+        early = here.begin
+        clock.advance(2 * HOUR_MS)
+        await here.rounds()
+
+        assert (early, here.begin >= 5 * MIB) == (0, True)
+
+
+async def test_a_damaged_record_of_the_stores_own_time_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """The broker starts, and messages expire by their store times, as without a record."""
+    disk, clock = FaultyDisk(), FakeClock()
+    async with place(disk, clock) as here:
+        await here.fill(1)
+        await here.rounds()
+    disk.write_file("/store/retention-clock.json", b"damaged")
+    async with place(disk, clock) as here:
+        await here.rounds()
+
+        assert (
+            len(said(caplog, "the record of the store's own time is not usable; messages expire by their store times"))
+            == 1
+        )
+
+
+async def test_a_delete_hour_that_passes_in_doubt_is_made_up_for() -> None:
+    """After a standstill and a reboot the hour of doubt may be the delete hour: expired files go right after it."""
+    disk, clock = FaultyDisk(), FakeClock()
+    async with place(disk, clock, fileReservedTime="10") as here:
+        await here.fill(5)
+        await here.rounds()
+    clock.reboot(100 * HOUR_MS)
+    async with place(disk, clock, fileReservedTime="10", deleteWhen=str(hour_of(clock))) as here:
+        await here.rounds()
+        clock.advance(HOUR_MS + 60_000)
+        await here.rounds()
+
+        assert here.begin >= 4 * MIB
+
+
 async def test_a_round_takes_ten_files_at_most() -> None:
     """Much that expires at once is not deleted in one blow."""
     clock = FakeClock()
     async with place(None, clock, deleteWhen=str(hour_of(clock)), fileReservedTime="1") as here:
         await here.fill(14)
+        await here.rounds()
         before = here.broker.retention.rounds
         clock.advance(24 * HOUR_MS)
         await wait_until(lambda: here.broker.retention.rounds > before)

@@ -20,9 +20,10 @@ from gantry_broker.testing.local import (
 from gantry_wire import Command, decode_command
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.commands.admin import TopicConfig
-from gantry_wire.frame import Serialization
+from gantry_wire.frame import FRAME_HEAD, Frame, Serialization
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import StoredMessage, decode_host, parse_offset_message_id
+from gantry_wire.properties import parse_properties
 
 ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "TestCluster"}
 
@@ -307,6 +308,48 @@ async def test_a_batch_shares_its_outer_properties(client: Dialogue) -> None:
 
     assert reply.code == 0
     assert [message.properties["WAIT"] for message in await client.read()] == ["false", "true"]
+
+
+GOLDEN = Path(__file__).parent / "golden"
+SENDS_ANSWERED = sorted(
+    path.name for path in GOLDEN.glob("*.bin") if path.name[:4] in ("0010", "0310", "0320") and ".request." in path.name
+)
+"""Requests of Java's clients that Apache's broker answered with code 0, as they were on the wire."""
+
+
+def golden_frame(name: str) -> Command:
+    """A recorded frame, decoded."""
+    data = (GOLDEN / name).read_bytes()
+    _, type_and_header = FRAME_HEAD.unpack_from(data)
+    end = FRAME_HEAD.size + (type_and_header & 0xFFFFFF)
+    return decode_command(Frame(type_and_header >> 24, data[FRAME_HEAD.size : end], data[end:]))
+
+
+@pytest.mark.parametrize("name", SENDS_ANSWERED)
+async def test_a_reply_to_a_send_has_the_fields_of_apaches(client: Dialogue, name: str) -> None:
+    """Apache's broker answers such a request with the same fields; the transaction id is the request's own unique id.
+
+    A batch is answered with `batchUniqId` only for topics of batch consume queues: Java 5 takes it for the batch's one
+    message id, which no stored message has.
+    """
+    request = golden_frame(name)
+    recorded = golden_frame(name.replace(".request.", ".reply-0."))
+
+    reply = await client.ask(request.code, request.ext, request.body)
+
+    assert reply.code == recorded.code == 0
+    assert reply.ext.keys() == recorded.ext.keys()
+    properties = parse_properties(request.ext["properties" if request.code == 10 else "i"])
+    assert reply.ext.get("transactionId") == properties.get("UNIQ_KEY")
+
+
+async def test_a_batch_without_an_id_is_answered_without_one(client: Dialogue) -> None:
+    """The transaction id of a batch is the id of the batch as a whole; Apache omits the field where there is none."""
+    reply = await client.send(
+        encode_batch([BatchEntry(0, b"1", b""), BatchEntry(0, b"2", b"")]), code=320, properties="WAIT\x01true\x02"
+    )
+
+    assert reply.ext.keys() == {"msgId", "queueId", "queueOffset", "MSG_REGION", "TRACE_ON"}
 
 
 async def test_a_batch_is_never_split_over_files(tmp_path: Path) -> None:

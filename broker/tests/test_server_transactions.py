@@ -7,13 +7,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError
+from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.server.transactions.endings import Endings
 from gantry_broker.server.transactions.journal import TransactionJournal
+from gantry_broker.store.checkpoint import decode_checkpoint, encode_checkpoint
 from gantry_broker.store.draft import Draft
+from gantry_broker.store.identity import IdentityFile
 from gantry_broker.store.reader import ReadResult
 from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
 from gantry_wire import Command, RequestCode, ResponseCode, names
@@ -394,12 +398,19 @@ async def test_an_end_that_the_log_has_lost_is_asked_for_again(tmp_path: Path) -
 
 
 def cut(store: Path, log_end: int) -> None:
-    """The log ends here, and nothing was closed in order."""
+    """The log ends here, nothing was closed in order, and no file vouches for more: a power cut before the flush."""
     with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
         size = file.seek(0, 2)
         file.seek(log_end)
         file.write(bytes(size - log_end))
     (store / "recovery-point.json").unlink(missing_ok=True)
+    checkpoint = store / "checkpoint"
+    facts = decode_checkpoint(checkpoint.read_bytes())
+    checkpoint.write_bytes(encode_checkpoint(facts._replace(flushed=min(facts.flushed, log_end))))
+    identities = IdentityFile(RealDisk(), str(store))
+    identity = identities.read()
+    assert identity is not None
+    identities.write(msgspec.structs.replace(identity, log_end=min(identity.log_end, log_end)))
     (store / "abort").touch()
 
 

@@ -17,6 +17,7 @@ from gantry_status import (
     PageTooShort,
     PageVersionUnknown,
     Phase,
+    RefusalReason,
     Role,
     SlaveStatus,
     Status,
@@ -49,7 +50,12 @@ FULL = Status(
     pool_buffers_total=11, pool_buffers_free=12, is_crash_safe=True, disk_total_bytes=13, disk_used_bytes=14,
     is_refusing_sends=True, recovery_done_bytes=15, recovery_total_bytes=16, connections=17, queues=18, parked_sends=19,
     last_error="the disk said no", last_error_wall_ms=20,
-    certificate_ends_wall_ms=1 << 41,
+    certificate_ends_wall_ms=1 << 41, refused_requests=tuple(range(1, 17)),
+    damaged_records=21, damaged_bytes=22, damaged_records_found=23, healed_records=24,
+    lost_records=25, scrub_position=26, scrubbed_bytes=27, scrub_pass_ended_wall_ms=28,
+    queues_rebuilding=31, queue_units_rebuilt=32, index_rebuilds=33,
+    log_missing_bytes=1 << 30,
+    log_accepted_loss_bytes=1 << 20,
     slaves=tuple(
         SlaveStatus(slave_id=n, received=n + 1, flushed=n + 2, last_seen_boottime_ns=n + 3) for n in range(16)
     ),
@@ -93,6 +99,23 @@ def test_the_document_names_every_value(kind: type[Phase] | type[Role] | type[Me
     named = {int(number): name.upper() for number, name in re.findall(r"(\d+) (\w+)", row.split("|")[4])}
 
     assert named | {0: "UNKNOWN"} == {member.value: member.name for member in kind}
+
+
+def test_the_document_names_every_reason_to_refuse() -> None:
+    """Each reason is in the document with the place of its counter, and there are places for all."""
+    [row] = [line for line in DOCUMENT.read_text().splitlines() if "| refused_requests |" in line]
+
+    named = {int(number): label for number, label in re.findall(r"(\d+) `(\w+)`", row)}
+
+    assert named == {reason.value: reason.label for reason in RefusalReason}
+
+
+@pytest.mark.parametrize("counts", [(), (5,), (0, 0, 7), tuple(range(1, 17))], ids=["none", "first", "third", "all"])
+def test_refused_requests_keep_their_places(counts: tuple[int, ...]) -> None:
+    """Each counter comes back at its place; trailing zeros are left out, as an older writer has only those."""
+    status = decode_copy(encode_copy(2, replace(EMPTY, refused_requests=counts)))
+
+    assert status is not None and status.refused_requests == counts
 
 
 def test_no_number_shares_bytes_with_another() -> None:
@@ -198,7 +221,7 @@ def test_a_newer_minor_version_is_read() -> None:
     header = bytearray(changed(10, b"\x00\x07" + (2048).to_bytes(4, "big")))
     copy = bytearray(encode_copy(2, FULL) + b"new" + bytes(253))
     copy[14:17] = b"\xff\xfe\xfd"
-    copy[1480:1488] = b"newfield"
+    copy[1672:1680] = b"newfield"
     copy[8:12] = zlib.crc32(copy[:8] + copy[12:]).to_bytes(4, "big")
 
     origin, copy_bytes = decode_header(bytes(header))
@@ -206,6 +229,18 @@ def test_a_newer_minor_version_is_read() -> None:
 
     assert (origin.minor, copy_bytes) == (7, 2048)
     assert status == replace(FULL, phase=Phase.UNKNOWN, role=Role.UNKNOWN, pool_medium=Medium.UNKNOWN)
+
+
+def test_no_damage_is_told_from_damage_that_is_not_known() -> None:
+    """A count of zero is worth knowing; a writer of layout 1.1 left zeros there, and knew of nothing."""
+    none_damaged = replace(FULL, damaged_records=0, lost_records=0, scrub_position=0)
+    copy = bytearray(encode_copy(2, none_damaged))
+
+    assert decode_copy(bytes(copy)) == none_damaged
+    copy[1608:1672] = bytes(64)
+    copy[8:12] = zlib.crc32(copy[:8] + copy[12:]).to_bytes(4, "big")
+    older = decode_copy(bytes(copy))
+    assert older is not None and older.damaged_records is older.scrub_pass_ended_wall_ms is None
 
 
 @pytest.mark.parametrize("left", [bytes(8), b"\xff" * 8], ids=["layout-1.0", "none"])

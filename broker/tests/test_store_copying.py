@@ -16,6 +16,7 @@ from gantry_broker.errors import PoolExhausted, StoreCorrupt, StoreFull
 from gantry_broker.store import copying
 from gantry_broker.store.copying import CopyRefused, LogCopier
 from gantry_broker.store.point_writer import PointWriter
+from gantry_broker.store.queue_repair import QueueRepair
 from gantry_broker.store.settings import FlushSettings, PoolSettings
 from gantry_broker.testing.faulty_disk import FaultyDisk
 from gantry_broker.testing.store_world import TINY, StoreWorld
@@ -345,6 +346,11 @@ def test_a_cut_that_is_cut_off_left_the_old_log_or_the_new(ending: str, pool: Po
 def test_a_cut_that_keeps_the_recovery_point_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queues with a hole would be believed."""
     monkeypatch.setattr(PointWriter, "forget", lambda self: None)
+
+    def start(*_: object, **__: object) -> None:
+        raise StoreCorrupt(0, "a unit does not lead to its message")
+
+    monkeypatch.setattr(QueueRepair, "start", start)
 
     with pytest.raises((StoreCorrupt, AssertionError)):
         list(cut_and_die("power", PoolSettings()))

@@ -65,7 +65,7 @@ def test_a_start_after_our_own_stop_changes_the_generation_only() -> None:
 
     after = before.started(500, written_by_others_from=None)
 
-    assert after == msgspec.structs.replace(before, generation=8)
+    assert after == msgspec.structs.replace(before, generation=8, log_end=500)
     assert (after.uuid, after.pool_path) == (UUID, "/mnt/buffers")
 
 

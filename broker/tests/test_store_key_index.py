@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gantry_broker.errors import IndexRebuilding
 from gantry_broker.store.index_file import ENTRY, HEADER, SLOT, IndexHeader
 from gantry_broker.store.key_hash import MASK, TIME_END, counters, key_hash, learn, moments, non_negative, seeded_hash
 from gantry_broker.testing.store_world import StoreWorld, make_world
@@ -117,7 +118,7 @@ def test_an_index_file_has_rocketmqs_layout(world: StoreWorld) -> None:
 
 
 def test_an_endless_chain_in_a_damaged_index_ends(world: StoreWorld) -> None:
-    """Numbers must fall along a chain, so an entry that leads to itself or upward stops the search."""
+    """Numbers must fall along a chain, so an entry that leads to itself or upward stops the search for a rebuild."""
     world.append([world.draft(keys="k"), world.draft(keys="k")])
     assert world.store._index is not None
     file = world.store._index.files[0]
@@ -125,7 +126,11 @@ def test_an_endless_chain_in_a_damaged_index_ends(world: StoreWorld) -> None:
         position = file.entry_position(number) + 16
         file.view[position : position + 4] = (3).to_bytes(4, "big")
 
-    assert len(world.store.query_keys("orders", "k", 64, 0, 1 << 60)[0]) <= 2
+    assert len(world.store.key_matches("orders", "k", 64, 0, 1 << 60).physical_offsets) <= 2
+    with pytest.raises(IndexRebuilding):
+        world.store.query_keys("orders", "k", 64, 0, 1 << 60)
+    world.repair()
+    assert len(world.store.query_keys("orders", "k", 64, 0, 1 << 60)[0]) == 2
 
 
 def test_a_full_disk_stops_indexing_and_no_send(tmp_path: Path) -> None:
@@ -140,7 +145,8 @@ def test_a_full_disk_stops_indexing_and_no_send(tmp_path: Path) -> None:
 
     world.append([world.draft(keys="second third fourth")])
 
-    assert found(world, "second") == []
+    with pytest.raises(IndexRebuilding):
+        found(world, "second")
     world.faulty_disk.capacity = 1 << 30
     world.close()
     world.open()

@@ -404,20 +404,19 @@ def test_a_wrong_queue_is_noticed_and_rebuilt(world: StoreWorld, how: str) -> No
     assert world.files("consumequeue") == right
 
 
-def test_a_queue_that_is_wrong_in_its_middle_is_found_by_the_reader_and_rebuilt_later(world: StoreWorld) -> None:
-    """Reading never serves a foreign message: it stops, and the next start builds the queue again."""
+def test_a_queue_that_is_wrong_in_its_middle_is_found_by_the_reader_and_rebuilt(world: StoreWorld) -> None:
+    """Reading never serves a foreign message: it stops before it, and goes on when the unit is right again."""
     send_mixed(world, 40)
     queue = world.store.queue("orders", 1)
     other = world.store.queue("orders", 2)
     queue.view[5 * 20 : 6 * 20] = other.view[5 * 20 : 6 * 20]
 
     assert world.store.read("orders", 1, 0, count_max=32, bytes_max=1 << 20).next_offset == 5
-    with pytest.raises(Exception, match="is damaged"):
-        world.store.read("orders", 1, 5, count_max=32, bytes_max=1 << 20)
+    assert_whole(world)
     world.close()
     report = world.open()
 
-    assert report.queues_rebuilt == [("orders", 1)]
+    assert report.queues_rebuilt == []
     assert_whole(world)
 
 

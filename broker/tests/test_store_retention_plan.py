@@ -22,7 +22,6 @@ from gantry_broker.store.retention import (
     needs_unconsumed,
     plan_retention,
 )
-from gantry_broker.store.retention_clock import SETTLE_MS, TOLERANCE_MS, RetentionClock
 from gantry_broker.store.settings import RetentionSettings
 
 SETTINGS = RetentionSettings(reserved_hours=72, delete_hours=(4,))
@@ -205,90 +204,3 @@ def test_the_reserve_is_small_on_small_disks_and_bounded_on_large_ones() -> None
     assert not has_room_for(DiskSpace(64 << 20, (9 << 20) - 1), 8 << 20)
     assert has_room_for(DiskSpace(1 << 40, (1 << 30) + (64 << 20)), 1 << 30)
     assert not has_room_for(DiskSpace(1 << 40, (1 << 30) + (64 << 20) - 1), 1 << 30)
-
-
-# -- the clock -------------------------------------------------------------------------------------------------------
-
-
-class Clocks:
-    """Both clocks, and the one that is believed, looked at every ten seconds."""
-
-    def __init__(self, *, newest_ms: int = NOW_MS) -> None:
-        self.wall_ms = NOW_MS
-        self.monotonic_ms = 5_000
-        self.clock = RetentionClock(wall_ms=NOW_MS, monotonic_ms=5_000, newest_ms=newest_ms)
-
-    def after(self, duration_ms: int, *, jump_ms: int = 0) -> int:
-        """What is believed after some time, at whose beginning the wall clock jumps."""
-        self.wall_ms += jump_ms
-        believed = 0
-        for _ in range(duration_ms // 10_000):
-            self.wall_ms += 10_000
-            self.monotonic_ms += 10_000
-            believed = self.clock.observe(wall_ms=self.wall_ms, monotonic_ms=self.monotonic_ms)
-        return believed
-
-
-@pytest.mark.parametrize("jump_hours", [1, 5, 100, 24 * 3650])
-def test_a_jump_ahead_ages_nothing(jump_hours: int) -> None:
-    """A clock set ahead and put right within the hour has made no message older."""
-    clocks = Clocks()
-    clocks.after(HOUR_MS)
-
-    during = clocks.after(SETTLE_MS - 20_000, jump_ms=jump_hours * HOUR_MS)
-    after = clocks.after(10_000, jump_ms=-jump_hours * HOUR_MS)
-
-    assert during == NOW_MS + HOUR_MS + SETTLE_MS - 20_000
-    assert after == clocks.wall_ms == NOW_MS + HOUR_MS + SETTLE_MS - 10_000
-    assert not clocks.clock.is_doubtful
-
-
-def test_a_jump_that_stands_for_an_hour_is_believed() -> None:
-    """A clock that was wrong before and is right now is followed in the end."""
-    clocks = Clocks()
-
-    assert clocks.after(SETTLE_MS, jump_ms=50 * HOUR_MS) < NOW_MS + 2 * HOUR_MS
-    assert clocks.after(10_000) == clocks.wall_ms
-
-
-def test_a_clock_that_keeps_jumping_is_never_believed() -> None:
-    """Each jump begins the hour anew."""
-    clocks = Clocks()
-    for _ in range(20):
-        believed = clocks.after(SETTLE_MS // 2, jump_ms=5 * HOUR_MS)
-
-    assert believed == NOW_MS + 20 * SETTLE_MS // 2
-
-
-@pytest.mark.parametrize("jump_hours", [1, 100])
-def test_a_jump_back_only_delays(jump_hours: int) -> None:
-    """A wall clock behind what is believed counts at once; its return does not need an hour."""
-    clocks = Clocks()
-
-    assert clocks.after(10_000, jump_ms=-jump_hours * HOUR_MS) == clocks.wall_ms
-    assert clocks.after(10_000, jump_ms=jump_hours * HOUR_MS) == clocks.wall_ms == NOW_MS + 20_000
-
-
-def test_small_corrections_are_followed() -> None:
-    """What a time service does in the normal course is not doubted."""
-    clocks = Clocks()
-    for _ in range(100):
-        assert clocks.after(10_000, jump_ms=TOLERANCE_MS // 2) == clocks.wall_ms
-
-
-def test_a_start_after_days_of_standstill_gives_an_hour() -> None:
-    """The newest message says what the clock said last; days since then are believed after an hour of running."""
-    clocks = Clocks(newest_ms=NOW_MS - 100 * HOUR_MS)
-
-    assert clocks.after(HOUR_MS) == NOW_MS - 99 * HOUR_MS
-    assert clocks.after(10_000) == clocks.wall_ms
-
-
-def test_an_empty_log_has_nothing_to_compare_with() -> None:
-    """Without a message the wall clock is what there is."""
-    assert Clocks(newest_ms=0).after(10_000) == NOW_MS + 10_000
-
-
-def test_a_log_from_the_future_does_not_set_the_clock_ahead() -> None:
-    """Messages stamped by a clock that ran ahead do not make others older."""
-    assert Clocks(newest_ms=NOW_MS + 500 * HOUR_MS).after(10_000) == NOW_MS + 10_000

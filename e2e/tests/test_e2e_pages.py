@@ -17,7 +17,7 @@ NOT_RUN = {
     "move-consumers": 0,
     "watch": 1,
     "failover": 0,
-    "recover": 0,
+    "recover": 1,
     "upgrade": 1,
     "tune": 0,
     "output": 0,

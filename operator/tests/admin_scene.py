@@ -141,11 +141,14 @@ class BrokerChild:
 class SidecarChild:
     """A sidecar beside a broker."""
 
-    def __init__(self, store: Path, *arguments: str, listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self, store: Path, *arguments: str, listen: str = "127.0.0.1:0", program: str = "gantry_admin"
+    ) -> None:
+        """``program`` is another module that is a sidecar."""
         options = ["--page", f"{store}/status", "--control", f"{store}/control.sock", "--store", str(store)]
         if "--listen" not in arguments:
             options += ["--listen", listen]
-        self.child = Child("gantry_admin", [*options, *arguments], "sidecar listening on")
+        self.child = Child(program, [*options, *arguments], "sidecar listening on")
         words = self.child.line.split()
         self.address, self.fast = words[3].rstrip(","), words[-1]
         self.url = f"http://{self.address}"
@@ -178,9 +181,11 @@ def broker_beside(store: Path, *program: str, **conf: str) -> Iterator[BrokerChi
 
 
 @contextmanager
-def sidecar_beside(store: Path, *arguments: str, listen: str = "127.0.0.1:0") -> Iterator[SidecarChild]:
+def sidecar_beside(
+    store: Path, *arguments: str, listen: str = "127.0.0.1:0", program: str = "gantry_admin"
+) -> Iterator[SidecarChild]:
     """A sidecar process, ended at the end."""
-    sidecar = SidecarChild(store, *arguments, listen=listen)
+    sidecar = SidecarChild(store, *arguments, listen=listen, program=program)
     try:
         yield sidecar
     finally:

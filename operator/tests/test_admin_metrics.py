@@ -12,7 +12,9 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from gantry_admin.inventory import Inventory, QueueEnds
+from gantry_admin.metrics import memory_metrics, refusals
 from gantry_admin.metrics_rocketmq import ROWS_MAX, TOPICS_MAX, _groups, _topics
+from gantry_status import RefusalReason
 from gantry_wire.commands.admin import TopicConfig
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -95,6 +97,16 @@ def test_what_is_told_is_true(pair: tuple[BrokerChild, SidecarChild]) -> None:
     assert f"rocketmq_broker_tps{own}]" in found
 
 
+def test_every_reason_to_refuse_has_a_counter() -> None:
+    """Refused requests are counted by reason, with a zero where nothing has been refused yet or the broker is older."""
+    family = refusals((3, 0, 4))
+
+    values = {sample.labels["reason"]: sample.value for sample in family.samples}
+
+    assert values == {reason.label: 0 for reason in RefusalReason} | {"queue_timeout": 3, "waiting_full": 4}
+    assert {sample.name for sample in family.samples} == {"gantry_refused_requests_total"}
+
+
 def test_labels_are_bounded_however_many_topics_there_are() -> None:
     """So many topics and rows at most; what was left out is a number itself."""
     names = [f"topic-{number:05d}" for number in range(TOPICS_MAX + 40)]
@@ -113,3 +125,16 @@ def test_labels_are_bounded_however_many_topics_there_are() -> None:
     assert len(by_name["rocketmq_group_diff"].samples) == ROWS_MAX
     assert by_name["gantry_groups_left_out"].samples[0].value == 6 * len(names) - ROWS_MAX
     assert by_name["rocketmq_group_diff"].samples[0].value == 6
+
+
+def test_what_peers_cost_the_broker_is_told() -> None:
+    """Bytes of unfinished frames and unread replies, and closed connections by reason, as the broker counts them."""
+    runtime = {"unfinishedFrameBytes": "4096", "unreadReplyBytes": "0", "connectionsClosed": "idle=3 frame_budget=17"}
+
+    found = {family.name: family for family in memory_metrics(runtime)}
+
+    assert found["gantry_unfinished_frame_bytes"].samples[0].value == 4096
+    assert found["gantry_unread_reply_bytes"].samples[0].value == 0
+    closed = {sample.labels["reason"]: sample.value for sample in found["gantry_connections_closed"].samples}
+    assert closed == {"idle": 3, "frame_budget": 17}
+    assert [len(family.samples) for family in memory_metrics({})] == [0, 0, 0], "a broker that tells nothing of it"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 
-from gantry_admin.upkeep import Upkeep, group_change, topic_change
+from gantry_admin.upkeep import Upkeep
 from gantry_client import Admin, SubscriptionGroupConfig
-from gantry_spec.manifest.parts import ConsumerGroup, Topic
+from gantry_client.wanted import group_change, topic_change
 from gantry_status.orders import HaRole, HaStatus
 from gantry_wire.commands.admin import TopicConfig
 
@@ -30,7 +30,7 @@ from gantry_wire.commands.admin import TopicConfig
 )
 def test_a_topic_is_changed_in_its_queues_alone(there: TopicConfig | None, made: tuple[int, int, int] | None) -> None:
     """And no queue that may hold something is taken from its consumers."""
-    change = topic_change(Topic(name="T", queues=4), there)
+    change = topic_change("T", 4, there)
 
     assert (change and (change.read_queue_nums, change.write_queue_nums, change.perm)) == made
 
@@ -39,8 +39,8 @@ def test_a_group_is_changed_in_its_retries_alone() -> None:
     """What somebody has set besides stays."""
     there = SubscriptionGroupConfig(group_name="G", consume_broadcast_enable=False)
 
-    assert group_change(ConsumerGroup(name="G"), there) is None
-    changed = group_change(ConsumerGroup(name="G", retry_max=3), there)
+    assert group_change("G", 16, there) is None
+    changed = group_change("G", 3, there)
     assert changed is not None
     assert (changed.retry_max_times, changed.consume_broadcast_enable) == (3, False)
 

@@ -91,3 +91,16 @@ def test_a_token_that_is_pasted_into_an_open_page_leaves_the_address_too(group: 
         expect(page.get_by_role("button", name="Token: change or forget it")).to_be_visible()
 
         assert TOKEN not in page.url
+
+
+def test_an_address_with_a_code_opens_the_page_once(group: Group, chromium: Browser) -> None:
+    """The page exchanges the code for a session; the same address opens nothing a second time, and says what to do."""
+    address = group.console.partition("#")[0]
+    code = group.sidecars[0].post("/v1/console/codes", {}, token=TOKEN).json()["code"]
+
+    with page_at(chromium, f"{address}#code={code}") as page:
+        expect(page.get_by_role("button", name="Token: change or forget it")).to_be_visible()
+        assert code not in page.url
+        assert TOKEN not in page.evaluate("JSON.stringify(sessionStorage)")
+    with page_at(chromium, f"{address}#code={code}") as page:
+        expect(page.locator(".banner")).to_contain_text("`gantry console` prints another")

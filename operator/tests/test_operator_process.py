@@ -177,6 +177,26 @@ async def test_a_process_whose_groups_stand_still_is_not_live() -> None:
     assert 'gantry_operator_actions_total{outcome="done",type="Promote"} 1.0' in text
 
 
+async def test_half_requests_do_not_take_the_operators_probes_away() -> None:
+    """300 half requests of one address: each probe is answered, and the displaced ones are counted by reason."""
+    metrics = Metrics()
+    async with probes(("127.0.0.1", 0), metrics, lambda: "") as port:
+        halves = []
+        for _ in range(300):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
+            halves.append((reader, writer))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 "), "and the connection ends"
+        halves.append((reader, writer))
+        assert sum(one.at_eof() or one.exception() is not None for one, _ in halves) >= 300 - 32
+        for _, writer in halves:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for _, writer in halves), return_exceptions=True)
+    assert b'gantry_operator_http_closed_total{reason="address_limit"} 269.0' in metrics.text()
+
+
 def test_a_line_is_one_fact_as_json() -> None:
     """With its keys, and an error as text."""
     try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
-from gantry_spec.ballot import UNSEEN_BYTES_PER_S, Ballot, loss_of
-from gantry_spec.lease import Reign, Voice
+from gantry_spec.ballot import UNSEEN_BYTES_PER_S, Ballot, count, loss_of
+from gantry_spec.heard import report_of
+from gantry_spec.lease import LeaseRecord, Reign, Voice
 from gantry_spec.observed import LastWord
 
 PEAK = 4 << 20
@@ -38,3 +40,44 @@ def test_what_was_heard_of_after_the_last_acknowledgement_is_exact() -> None:
     """Nothing was unseen: the difference is all."""
     assert loss_of(REIGN, winner(100), [], WORD, silent_by_ms=5_000).at_most == 0
     assert loss_of(REIGN, winner(70), [], WORD, silent_by_ms=4_000).at_most == 30
+
+
+SYNC_REIGN = Reign(
+    epoch=1_000, master=1, identity="store-1", electable=(Voice(2, "store-2"), Voice(3, "store-3")), acks_needed=1
+)
+
+
+def voice(number: int, end: int, *, missing_bytes: int = 0) -> Ballot:
+    """Of a member whose log ends there."""
+    return Ballot(
+        number, f"store-{number}", epoch=1_000, last_epoch=1_000, end=end, is_whole=not missing_bytes,
+        grant_over_ms=0, missing_bytes=missing_bytes,
+    )  # fmt: skip
+
+
+def test_who_lacks_log_data_is_not_elected() -> None:
+    """However far its log is: a hole in it would become everybody's."""
+    record = LeaseRecord(epoch=1_001, reigns=(SYNC_REIGN,))
+    ballots = [voice(1, 900, missing_bytes=100), voice(2, 500), voice(3, 400)]
+
+    assert count(record, ballots).winner == ballots[1]
+    assert count(record, [voice(1, 900), *ballots[1:]]).winner == voice(1, 900), "the twin: with nothing missing it is"
+    assert count(record, [ballots[0]], is_forced=True).winner is None
+    assert "missing" in count(record, [ballots[0]], is_forced=True).reason
+
+
+def test_alone_it_is_named_all_the_same() -> None:
+    """Its broker serves reads then, and refuses sends until the loss is accepted."""
+    alone = voice(1, 900, missing_bytes=100)
+    record = LeaseRecord(epoch=1_001, reigns=(Reign(epoch=1_000, master=1, identity="store-1", electable=()),))
+
+    assert count(record, [alone]).winner == alone
+
+
+def test_a_report_says_how_much_is_missing() -> None:
+    """From the ranges that a broker names; one that names none lacks nothing."""
+    assert report_of({}, asked_ms=1, answered_ms=2).missing_bytes == 0
+    ranges = [{"start": 10, "end": 30, "cause": "head"}, {"start": 50, "end": 55, "cause": "tail"}]
+    assert report_of({"missing": ranges}, asked_ms=1, answered_ms=2).missing_bytes == 25
+    with pytest.raises(ValueError, match="missing ranges"):
+        report_of({"missing": [{"start": 10}]}, asked_ms=1, answered_ms=2)

@@ -4,10 +4,12 @@ import io
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import urllib.error
 import urllib.request
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +22,7 @@ from gantry_pipelines.config import ArchiveConfig
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.job import Entry, Job, Outcome, QueueProgress
 from gantry_pipelines.reporting import LAST_WORDS_BYTES_MAX, Form, Output, Reporter, last_words
-from gantry_pipelines.status_page import serving
+from gantry_pipelines.status_page import CONNECTIONS_MAX, serving
 from gantry_pipelines.stopping import Stop
 from pyspark_rocketmq.errors import LogForked
 
@@ -230,6 +232,24 @@ def test_queues_that_lag_most_come_first() -> None:
     document = reporter.document()
     assert [one[2] for one in document["queues"][:2]] == [499, 498]
     assert document["lagRows"] == sum(range(500))
+
+
+def test_half_requests_do_not_take_a_runs_page_away() -> None:
+    """Connections are bounded: the oldest half request is closed for a younger connection, and a probe is answered."""
+    reporter = Reporter("archive", output=output()[0])
+    with serving(reporter, "127.0.0.1", 0, silence_seconds_max=60) as port, ExitStack() as stack:
+        threads = threading.active_count()
+        halves = []
+        for _ in range(4 * CONNECTIONS_MAX):
+            half = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_SECONDS))
+            half.sendall(b"GET /livez HTTP/1.1\r\n")
+            halves.append(half)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=DEADLINE_SECONDS) as answer:
+            assert answer.status == 200
+        for half in halves[: 3 * CONNECTIONS_MAX]:
+            with suppress(ConnectionResetError):
+                assert half.recv(4096) == b"", "it was closed without an answer"
+        assert threading.active_count() <= threads + 2 * CONNECTIONS_MAX
 
 
 def test_state_can_be_asked_for_while_it_works() -> None:

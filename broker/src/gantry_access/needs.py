@@ -84,10 +84,6 @@ def _known(field: str) -> Reader:
     return lambda command: (knowing(_field(command, field)),)
 
 
-def _somebody(command: Command) -> Needs:
-    return ()
-
-
 def _administrator(command: Command) -> Needs:
     return ADMIN_ONLY
 
@@ -195,6 +191,7 @@ _FOR_ADMINISTRATORS: Final = (
     RequestCode.UPDATE_BROKER_CONFIG,
     RequestCode.GET_BROKER_CONFIG,
     RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
     RequestCode.GET_BROKER_HA_STATUS,
     RequestCode.EXCHANGE_BROKER_HA_INFO,
     RequestCode.VIEW_BROKER_STATS_DATA,
@@ -260,6 +257,7 @@ _FOR_ADMINISTRATORS: Final = (
     RequestCode.ADD_WRITE_PERM_OF_BROKER,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
     RequestCode.GET_TOPICS_BY_CLUSTER,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
     RequestCode.GET_UNIT_TOPIC_LIST,
     RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
@@ -322,7 +320,5 @@ NEEDS: Final[dict[int, Reader]] = {
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _group_field,
     RequestCode.GET_TOPIC_CONFIG: _known("topic"),
     RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _somebody,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _somebody,
 }
 """By request code."""

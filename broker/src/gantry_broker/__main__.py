@@ -32,6 +32,7 @@ from gantry_broker.settings import (
     unknown_keys,
 )
 from gantry_remoting.addresses import join_address
+from gantry_remoting.file_access import limit_existing_files, limit_new_files
 from gantry_status import PageWriter
 from gantry_wire.structs import ready_structs
 
@@ -76,6 +77,17 @@ def read_settings(options: argparse.Namespace) -> BrokerSettings:
 def insisted_keys(options: argparse.Namespace) -> set[str]:
     """The keys that this start's command line names: they win over what was changed at run time."""
     return {key for option in options.option for key in parse_properties_file(option)}
+
+
+def limit_files(settings: BrokerSettings) -> None:
+    """Restrict what this process writes, and what the store holds already, to the readers that `fileAccess` names."""
+    limit_new_files(settings.file_access)
+    changed, refused = limit_existing_files(settings.store_path, settings.file_access)
+    if changed:
+        log.warning("files of the store were open to others and are not any more", extra={"files": changed})
+    if refused:
+        facts = {"files": refused, "path": settings.store_path}
+        log.warning("files of the store belong to another user and are open to others; change their modes", extra=facts)
 
 
 def raise_file_limit() -> None:
@@ -199,6 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
     raise_file_limit()
     ready_structs()
     log.info("starting", extra=dict(settings.given))
+    limit_files(settings)
     left_out = unknown_keys(settings.given)
     if left_out:
         log.warning("settings are left out that this version does not know", extra={"keys": left_out})

@@ -65,6 +65,7 @@ from gantry_broker.server.queue_locks import QueueLocks
 from gantry_broker.server.replication import Replication
 from gantry_broker.server.retention import Retention
 from gantry_broker.server.roles import Roles
+from gantry_broker.server.scrubber import Scrubber
 from gantry_broker.server.send_path import SendPath
 from gantry_broker.server.send_routes import SendRoutes
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
@@ -168,13 +169,13 @@ class Broker:
             await self.tls.close()
             await self.status.finish(Phase.FAILED, f"cannot start: {error}")
             raise
-        self.flow.start()
         self.pulls.hold.start()
         self._tasks = [
             asyncio.ensure_future(self.delay.run()),
             asyncio.ensure_future(self.transactions.run()),
             asyncio.ensure_future(self.retention.run()),
             *(asyncio.ensure_future(one) for one in self.upkeep.runs()),
+            *([asyncio.ensure_future(self.scrubber.run())] if self.scrubber.is_on else []),
             *([] if self.guard is None else [asyncio.ensure_future(self.guard.file.watch())]),
         ]
         for task in self._tasks:
@@ -215,7 +216,7 @@ class Broker:
         self._sight.is_store_ours = True
         self.core.gate.close("this broker starts")
         try:
-            self.tables.load()
+            self.tables.load(is_clean=report.is_clean and report.end > 0)
             if not report.is_clean:
                 self.core.locks.forget_holders()
             self.core.stats.start_at(self.store.wrote)
@@ -268,6 +269,7 @@ class Broker:
         try:
             await self._answer(end)
             self.flow.stop()
+            self.core.stats.refusals.close()
             self._sight.is_store_ours = False
             self.parked.stop()
             self.store.on_appended.clear()  # nobody is there to be told; closing the store shows what was held back
@@ -294,6 +296,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
+        await self.retention.close()
 
     async def _answer(self, end: float) -> None:
         """Everything to the disk until loop time ``end``, answers to whoever waits for that, and the ports closed."""
@@ -330,6 +333,7 @@ class Broker:
             connections=self._connections(),
             queues=self.store.queue_count,
             parked_sends=self.parked.count,
+            refused_requests=tuple(self.core.stats.refusals.counts.values()),
             disk_total_bytes=disk.total or None,
             disk_used_bytes=disk.used if disk.total else None,
             role=_ROLES[self.roles.role],
@@ -337,6 +341,10 @@ class Broker:
             confirmed=None if self.replication.follower is None else self.replication.shown,
             slaves=self._slave_facts(),
             certificate_ends_at=self.tls.expires_at,
+            queues_rebuilding=self.store.repair.queues.queues_waiting,
+            queue_units_rebuilt=self.store.repair.queues.units_rebuilt,
+            index_rebuilds=self.store.repair.index_rebuilds,
+            integrity=self.scrubber.add_to(self.store.integrity),
             is_refusing_sends=not self.store.is_writable or disk.is_refusing or self.core.gate.is_refusing_sends,
         )
 
@@ -383,7 +391,9 @@ class Broker:
         account = own_account(settings.access)
         stats = BrokerStats()
         topics = TopicTable(clock, self._topic_changed)
-        routes = SendRoutes(self.store, store_host=store_host, cluster=settings.cluster_name, region=settings.region)
+        routes = SendRoutes(
+            self.store, store_host=store_host, cluster=settings.cluster_name, region=settings.region, clock=clock
+        )
         self.core = BrokerCore(
             live=live,
             clock=clock,
@@ -410,6 +420,9 @@ class Broker:
             self._loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms
         )
         self.retention = Retention(self.core, self.delay, self.flow)
+        self.scrubber = Scrubber(
+            self.core, self._disk, self.retention.paused(), bytes_per_second=settings.store.scrub_bytes_per_second
+        )
         limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
         on_disk = Stage(settings.sync_flush_timeout_ms, ResponseCode.FLUSH_DISK_TIMEOUT, lambda: self.store.flushed)
         tables = TableSync(self.core, self.delay)
@@ -417,6 +430,7 @@ class Broker:
         self.replication = Replication(
             settings, self.store, tables, standstill=self.standstill, advanced=self._sight.look,
             meanwhile=self._sight.meanwhile, account=account, certificates=self.tls.replication,
+            quiet=self.retention.paused,
         )  # fmt: skip
         stages = [*([on_disk] if settings.store.flush.is_sync else []), *self.replication.stages()]
         parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
@@ -439,6 +453,7 @@ class Broker:
         self.pulls = PullHandlers(self.core, self._loop)
         self._sight.join(self.store, parked, self.pulls.hold, self.replication.moved)
         self.store.on_appended.append(self._appended)
+        self.store.guard.on_resolved = self._damage_resolved
         # A slave's master waits for every ack, and one with an anonymous buffer acknowledges what is committed.
         self.store.is_awaited = lambda: self.pulls.hold.count > 0 or self.roles.role is HaRole.SLAVE
         self.roles = Roles(
@@ -472,9 +487,9 @@ class Broker:
         return frozenset[int]().union(*(service.codes for service in self._services))
 
     def _handlers(self) -> HandlerTable:
-        calls = ConsumerCalls(self.core.clients)
+        calls = ConsumerCalls(self.core.clients, self.core.stats.refusals)
         return {
-            **unsupported_table(),
+            **unsupported_table(self.core.stats.refusals),
             **self.pulls.table(),
             **OffsetHandlers(self.core).table(),
             **ClientHandlers(self.core, lambda: self.replication.is_sure).table(),
@@ -493,6 +508,7 @@ class Broker:
                 self.delay,
                 self.pulls.hold,
                 self._connections,
+                ports=self._listeners,
                 certificate_ends_at=lambda: self.tls.expires_at,
             ).table(),
             **self.retention.table(),
@@ -522,6 +538,7 @@ class Broker:
                 table,
                 self._limits,
                 self.core.gate,
+                self.core.stats.refusals,
                 refuses=refuses,
                 disconnected=self._disconnected,
                 settle=self._sight.show,
@@ -547,6 +564,8 @@ class Broker:
         self.flow.limit(wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
         self.parked.sends_max = settings.send_queue_capacity
         self.path.body_bytes_max = settings.message_bytes_max
+        for listener in self._listeners:
+            listener.first_frame_bytes_max = settings.first_frame_bytes_max
         self.pulls.hold.limit(
             held_max=settings.held_pulls_max, held_per_connection_max=settings.held_pulls_per_connection_max
         )
@@ -627,6 +646,11 @@ class Broker:
 
     def clamp_offsets(self) -> None:
         self.tables.begin_epoch()
+
+    def _damage_resolved(self) -> None:
+        """Resume waiting pulls and slaves: a damaged range was healed, or its waiting time is over."""
+        self.pulls.hold.wake_all()
+        self.replication.damage_resolved()
 
     async def standstill(self, change: Callable[[], None]) -> None:
         """Run ``change`` in a thread while nobody uses the store: clients are sent away, and nothing is answered."""

@@ -80,8 +80,35 @@ class StoreCorrupt(StoreError):
 
 
 @final
+class QueueRebuilding(StoreError):
+    """A unit of a consume queue does not lead to its message, and is being rebuilt from the commit log.
+
+    Nothing was served and nothing was skipped: ask again with the same queue offset. It passes by itself.
+    """
+
+    def __init__(self, topic: str, queue_id: int, offset: int) -> None:
+        super().__init__(f"consume queue {topic}/{queue_id} is being rebuilt from the commit log at offset {offset}")
+
+
+@final
+class IndexRebuilding(StoreError):
+    """The key index is being rebuilt from the commit log, and what was asked for may be in the part that is missing.
+
+    Ask again later. It passes by itself.
+    """
+
+
+@final
 class StoreLocked(StoreError):
     """Another process holds this store directory. Stop that one first; nothing here was touched."""
+
+
+@final
+class LogFileDamaged(StoreError):
+    """A file of the commit log is missing, or does not have its size.
+
+    Do what the text says: bring the file back, let the broker copy everything, or accept what is missing.
+    """
 
 
 @final
@@ -107,7 +134,7 @@ class StoreUnusable(StoreError):
 
 @final
 class ConfigCorrupt(StoreError):
-    """A JSON settings file and its predecessor are both unreadable.
+    """A JSON settings file and its copy are both unreadable.
 
     Do not start with empty offsets: put a good copy back, or remove both files on purpose.
     """

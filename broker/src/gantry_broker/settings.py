@@ -36,7 +36,9 @@ from gantry_remoting import (
     join_address,
     listener_tls,
 )
+from gantry_remoting.file_access import FileAccess
 from gantry_wire import WireLimits
+from gantry_wire.limits import HEADER_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +101,14 @@ class BrokerSettings:
     store_path: str = "store"
     """storePathRootDir: where the log, the queues and the tables lie."""
 
+    file_access: FileAccess = FileAccess.OWNER
+    """fileAccess: who may read the store's files, tables, status page and buffers. OWNER: the broker's user alone
+    (0600, directories 0700), since they hold every message. GROUP: its group, too (0640, 0750), for tools and jobs that
+    run as another user and read the store's directory.
+
+    Whatever the store holds already is limited to the same at the start; what belongs to another user stays as it is.
+    """
+
     register_period_ms: int = 30_000
     """registerNameServerPeriod: how often name servers are told of us when nothing changes; 10 to 60 s."""
 
@@ -121,10 +131,12 @@ class BrokerSettings:
     """sendThreadPoolQueueCapacity: sends that may wait for the disk at once; more are answered "busy"."""
 
     wait_in_send_queue_ms: int = 200
-    """waitTimeMillsInSendQueue: a send that waited longer for us is answered "busy"."""
+    """waitTimeMillsInSendQueue: a connection that sends faster than it is served for five times as long, in CPU time,
+    and whose waiting sends cannot be stored within this time, is answered "busy". A burst is not."""
 
     page_cache_busy_ms: int = 1000
-    """osPageCacheBusyTimeOutMills: an append that takes longer is named as the reason for "busy"."""
+    """osPageCacheBusyTimeOutMills: after an append that took longer, sends that came in meanwhile are answered
+    "busy"."""
 
     held_pulls_max: int = 100_000
     """pullThreadPoolQueueCapacity: long polls that may wait at once; each costs about a kilobyte."""
@@ -187,6 +199,18 @@ class BrokerSettings:
 
     frame_bytes_max: int = 16 * 1024 * 1024
     """frameMaxLength: the largest request; RocketMQ sets it by a system property."""
+
+    unfinished_frame_bytes_max: int = 128 * 1024 * 1024
+    """maxUnfinishedFrameBytes: of one port, what has come of requests that have not come as a whole, of all connections
+    together. Beyond it the connections are closed whose part costs most memory for the longest time."""
+
+    unauthenticated_frame_bytes_max: int = 32 * 1024 * 1024
+    """maxUnauthenticatedFrameBytes: the same with aclEnable=true, for connections of which no request was signed well
+    yet: all the memory that strangers may take. Room for eight first sends of 4 MiB at once."""
+
+    unread_reply_bytes_max: int = 256 * 1024 * 1024
+    """maxUnreadReplyBytes: of one port, replies that clients have not read, of all connections together. Beyond it the
+    connections are closed that have most of them for the longest time."""
 
     tls_mode: TlsMode = TlsMode.PERMISSIVE
     """tlsMode: disabled, permissive or enforcing. Permissive without a certificate speaks plain text only."""
@@ -306,9 +330,19 @@ class BrokerSettings:
             connections_max=self.connections_max,
             connections_per_address_max=self.connections_per_address_max,
             idle_timeout_ms=self.idle_timeout_ms,
+            unfinished_frame_bytes_max=self.unfinished_frame_bytes_max,
+            unauthenticated_frame_bytes_max=self.unauthenticated_frame_bytes_max,
+            unread_reply_bytes_max=self.unread_reply_bytes_max,
+            is_guarded=self.access.is_enabled,
+            first_frame_bytes_max=self.first_frame_bytes_max,
             wire=WireLimits(frame_bytes_max=self.frame_bytes_max),
             tls=self.listener_tls,
         )
+
+    @property
+    def first_frame_bytes_max(self) -> int:
+        """The largest request of a connection that has not authenticated: the largest message and a header."""
+        return min(self.frame_bytes_max, self.message_bytes_max + HEADER_BYTES_MAX)
 
     @property
     def listener_tls(self) -> TlsSettings | None:
@@ -363,6 +397,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerIP2": ("ha_ip", kinds.ip_address),
     "namesrvAddr": ("name_servers", kinds.addresses),
     "storePathRootDir": ("store_path", str),
+    "fileAccess": ("file_access", kinds.one_of(FileAccess)),
     "statusPagePath": ("status_page_path", str),
     "liveSettingsPath": ("live_settings_path", str),
     "ignoreUnknownSettings": ("is_tolerant", kinds.boolean),
@@ -392,6 +427,9 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "serverMaxConnectionsPerAddress": ("connections_per_address_max", kinds.POSITIVE),
     "serverChannelMaxIdleTimeMills": ("idle_timeout_ms", kinds.whole(1000)),
     "frameMaxLength": ("frame_bytes_max", kinds.whole(1024, 16 * 1024 * 1024)),
+    "maxUnfinishedFrameBytes": ("unfinished_frame_bytes_max", kinds.POSITIVE),
+    "maxUnauthenticatedFrameBytes": ("unauthenticated_frame_bytes_max", kinds.POSITIVE),
+    "maxUnreadReplyBytes": ("unread_reply_bytes_max", kinds.POSITIVE),
     "tlsMode": ("tls_mode", kinds.tls_mode),
     "tlsServerCertPath": ("tls_certificate", str),
     "tlsServerKeyPath": ("tls_key", str),
@@ -413,6 +451,8 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "transactionCheckMax": ("transaction_check_max", kinds.POSITIVE),
     "transactionCheckInterval": ("transaction_check_interval_ms", kinds.POSITIVE),
     "messageDelayLevel": ("store.delay_levels_ms", parse_delay_levels),
+    "scrubBytesPerSecond": ("store.scrub_bytes_per_second", kinds.whole(0)),
+    "healWait": ("store.heal_wait_ms", kinds.whole(0)),
     "flushDiskType": ("store.flush.is_sync", kinds.flush_type),
     "flushCommitLogTimed": ("store.flush.is_timed", kinds.boolean),
     "syncFlushTimeout": ("sync_flush_timeout_ms", kinds.POSITIVE),

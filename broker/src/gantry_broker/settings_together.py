@@ -5,12 +5,16 @@ A contradiction refuses the start and names the keys, since whoever wrote one of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gantry_broker.ha.settings import BrokerRole, RoleAtStart
 
 if TYPE_CHECKING:
     from gantry_broker.settings import BrokerSettings
+
+
+REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What a pull may be answered with, at most: maxTransferBytesOnRequest is 15 MiB or less."""
 
 
 class SettingsError(ValueError):
@@ -33,6 +37,7 @@ def check_together(settings: BrokerSettings) -> None:
             f"maxMessageSize={settings.message_bytes_max} does not fit frameMaxLength={settings.frame_bytes_max}: "
             "such a message could not be sent"
         )
+    _check_budgets(settings)
     pool = settings.store.pool
     if pool.path and not pool.is_enabled:
         raise SettingsError("transientStorePoolPath names buffers, but transientStorePoolEnable is false: set it, too")
@@ -44,6 +49,22 @@ def check_together(settings: BrokerSettings) -> None:
             "sends are refused only after deleting did not help"
         )
     _check_tls(settings)
+
+
+def _check_budgets(settings: BrokerSettings) -> None:
+    """A budget must hold what one honest connection needs, or that connection could never be served."""
+    for key, budget, name, least in (
+        ("maxUnfinishedFrameBytes", settings.unfinished_frame_bytes_max, "frameMaxLength", settings.frame_bytes_max),
+        (
+            "maxUnauthenticatedFrameBytes",
+            settings.unauthenticated_frame_bytes_max,
+            "maxMessageSize and a header",
+            settings.first_frame_bytes_max,
+        ),
+        ("maxUnreadReplyBytes", settings.unread_reply_bytes_max, "the largest reply", REPLY_BYTES_MAX),
+    ):
+        if budget < 2 * least:
+            raise SettingsError(f"{key}={budget} is too small: it must be at least twice {name}, {2 * least}")
 
 
 def _check_tls(settings: BrokerSettings) -> None:

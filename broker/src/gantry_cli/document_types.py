@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from gantry_broker.store.inspect.repair_plan import RepairPlan
 from gantry_broker.store.inspect.summary import StoreSummary
+from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import RecoveryReport
 from gantry_cli.consumer_documents import (
     CloneDocument,
@@ -57,6 +58,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry store dump": RecordDocument,
     "gantry store repair-plan": RepairPlan,
     "gantry store recover": RecoveryReport,
+    "gantry store accept-loss": LossRecord,
     "gantry ha status": MembersDocument,
     "gantry ha promote": MoveDocument,
     "gantry ha promise": Promised,
@@ -65,6 +67,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry ha fence": HaStatus,
     "gantry ha drain": HaStatus,
     "gantry ha flush": HaStatus,
+    "gantry ha accept-loss": HaStatus,
     "gantry migrate": Outcome,
     "kubectl gantry status": GroupLook,
     "kubectl gantry explain": KubeExplainDocument,

@@ -18,6 +18,7 @@ from gantry_client import (
     BrokerRefused,
     ClientError,
     InvalidMessage,
+    NoMaster,
     NoRoute,
     RequestTimeout,
     ResendStopped,
@@ -77,6 +78,8 @@ def failures_as_exit_codes() -> Iterator[None]:
 def explain(error: ClientError, name_server: str) -> CliError:
     """A client's error as a line for a person at a terminal."""
     match error:
+        case NoMaster():
+            return CliError(f"{error}", "a failover may be under way: look at `gantry status`, then try again")
         case NoRoute():
             return Absent(f"{error}", f"see `gantry topic list`, or make it: gantry topic create {error.topic}")
         case Unavailable() if "no name server answers" in str(error) and is_tls_given():

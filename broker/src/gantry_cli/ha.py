@@ -15,7 +15,7 @@ from gantry_cli.examples import examples
 from gantry_cli.ha_documents import MembersDocument, MoveDocument
 from gantry_cli.ha_group import CannotMove, Member
 from gantry_cli.ha_move import Move
-from gantry_cli.ha_orders import demote, drain, explain_order, fence, flush, follow, promise
+from gantry_cli.ha_orders import accept_loss, demote, drain, explain_order, fence, flush, follow, promise
 from gantry_cli.ha_steps import Moved, Step, Wish, look
 from gantry_cli.ha_text import group_text, moved_text, step_text
 from gantry_cli.output import Form, output_option, print_document, show
@@ -54,6 +54,7 @@ def default_sockets(directory: Path = DEFAULT_DIRECTORY) -> tuple[Path, ...]:
         ("gantry ha promote --socket A --socket B", "the master is dead, or shall rest"),
         ("gantry ha promote --socket A --socket B --to 2", "make member 2 the master"),
         ("gantry ha drain --socket A", "before the machine of a master stops"),
+        ("gantry ha accept-loss --socket A", "its log has lost files, and nobody has them any more"),
     )
 )
 def ha() -> None:
@@ -219,5 +220,5 @@ async def _move(
         return await Move(clients, wish, tell=tell, confirm=confirm).run()
 
 
-for command in (promise, follow, demote, fence, drain, flush):
+for command in (promise, follow, demote, fence, drain, flush, accept_loss):
     ha.add_command(command)

@@ -1,7 +1,8 @@
-"""`gantry ha promise|follow|demote|fence|drain|flush`: one order to one broker."""
+"""`gantry ha promise|follow|demote|fence|drain|flush|accept-loss`: one order to one broker."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -17,6 +18,7 @@ from gantry_cli.progress import waiting
 from gantry_remoting import split_address
 from gantry_status.order_client import order_once
 from gantry_status.orders import (
+    AcceptLoss,
     AnyOrder,
     AskPromise,
     AskStatus,
@@ -194,3 +196,31 @@ def drain(path: Path, timeout_s: float, form: Form) -> None:
 def flush(path: Path, form: Form) -> None:
     """Have on disk what a broker has written up to now."""
     show(give(path, Flush()), form)
+
+
+@click.command(
+    "accept-loss",
+    epilog=examples(
+        ("gantry ha accept-loss --socket PATH", "shows what is missing, and asks"),
+        ("gantry ha accept-loss --socket PATH --yes", "in a script"),
+    ),
+)
+@socket_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+def accept_loss(path: Path, yes: bool, form: Form) -> None:
+    """Accept that log data which a broker has lost is lost for good, so that it takes sends again.
+
+    A broker whose log lacks bytes that were on its disk serves reads and answers sends with 14. First try to bring the
+    files or the volume back and restart it, or let it follow a master that has them. After this order its log goes on
+    behind what is lost, and no offset is used twice. The order is for exactly the ranges that the broker reports, and
+    is recorded in loss.json and in the audit log. A slave refuses it, and so does a master that still asks its slaves.
+    """
+    status = give(path, AskStatus())
+    assert isinstance(status, HaStatus), "a status is answered with a status"
+    if status.missing and not yes:
+        for lost in status.missing:
+            click.echo(f"missing: [{lost.start}, {lost.end}), {lost.end - lost.start} bytes ({lost.cause})", err=True)
+        if not click.confirm("Accept that it is lost for good?", err=True):
+            raise CliError("nothing was done", "give --yes, or answer y")
+    show(give(path, AcceptLoss(by=f"gantry ha accept-loss, user {os.getuid()}")), form)

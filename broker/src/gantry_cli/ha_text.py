@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from gantry_cli.ha_group import CannotMove, Member, group_of
 from gantry_cli.ha_steps import Moved, Step
 from gantry_cli.tables import table
-from gantry_cli.text import bytes_text
+from gantry_cli.text import bytes_text, time_text
 from gantry_status.orders import UNKNOWN, HaRole, HaStatus, Promised, SlaveState
 
 
@@ -42,6 +42,11 @@ def notes(member: Member) -> Iterator[str]:
         return
     if status.trouble:
         yield f"{member.name}: {status.trouble}"
+    for lost in status.missing:
+        yield f"{member.name}: log data is missing: \\[{lost.start}, {lost.end}) ({lost.cause})"
+    for lost in status.accepted:
+        extent = f"\\[{lost.start}, {lost.end}) ({lost.cause})"
+        yield f"{member.name}: accepted loss: {extent}, {time_text(lost.accepted_ms)}"
     if status.is_draining:
         yield f"{member.name} is drained: it takes no sends until it is promoted, follows or is fenced"
     if status.role is HaRole.MASTER and not status.may_acknowledge:

@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gantry_cli.errors import failures_as_exit_codes
+from gantry_remoting.file_access import limit_new_files
 from gantry_wire.version import VERSION
 
 VARIABLE: Final = "_GANTRY_COMPLETE"
@@ -47,6 +48,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "status": Entry("gantry_cli.status", "status", "Show name servers, brokers, topics and groups."),
         "explain": Entry(
             "gantry_cli.local.explain", "explain", "Say what would happen if a master of the group died now."
+        ),
+        "console": Entry(
+            "gantry_cli.local.console", "console", "Print an address that opens the local group's console."
         ),
         "bundle": Entry("gantry_cli.local.bundle", "bundle", "Pack what explains the group into one file."),
         "topic": Entry("gantry_cli.topic", "topic", "List, create, delete and describe topics."),
@@ -174,5 +178,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         with contextlib.suppress(click.ClickException):  # whoever presses Tab has asked for no command
             cli.main(args=arguments, prog_name="gantry", standalone_mode=False)
         sys.exit(0)
+    limit_new_files()  # what this process and the servers that it starts keep: messages, tokens, addresses
     with failures_as_exit_codes():
         sys.exit(cli.main(args=arguments, prog_name="gantry", standalone_mode=False) or 0)

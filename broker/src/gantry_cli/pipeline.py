@@ -17,6 +17,7 @@ from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.options import default_name_server
 from gantry_cli.serve import PASS_ON
+from gantry_remoting.file_access import inherited_umask
 
 REMEDY: Final = "pip install 'gantry-mq[spark]', and a Java 17 or 21"
 
@@ -57,7 +58,7 @@ def _run(words: list[str]) -> int:
     """Until the job ends; its exit code. It gets Ctrl-C from the terminal, as we do, and SIGTERM from us."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with subprocess.Popen(words, restore_signals=True, preexec_fn=_hears_ctrl_c) as job:
+        with subprocess.Popen(words, restore_signals=True, preexec_fn=_hears_ctrl_c, umask=inherited_umask()) as job:
             asked = signal.signal(signal.SIGTERM, lambda *_: job.terminate())
             try:
                 code = job.wait()

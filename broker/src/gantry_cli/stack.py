@@ -74,7 +74,7 @@ class StackDirectory:
     def claim(self) -> Self:
         """Make the directory ours until `release`. Raises StackRunning or OSError."""
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

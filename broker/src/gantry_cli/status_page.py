@@ -13,7 +13,7 @@ from gantry_cli.errors import Absent, CliError
 from gantry_cli.output import Form, show
 from gantry_cli.tables import table
 from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, time_text
-from gantry_status import PageAbsent, PageReader, Phase, Reading, SlaveStatus, StatusPageError
+from gantry_status import PageAbsent, PageReader, Phase, Reading, RefusalReason, SlaveStatus, Status, StatusPageError
 
 EXIT_SERVING: Final = 0
 EXIT_SILENT: Final = 4
@@ -80,14 +80,35 @@ def rows(reading: Reading) -> Iterator[Row]:
     yield "flushed", _behind(status.flushed, status.wrote)
     yield "confirmed", _behind(status.confirmed, status.wrote)
     yield "oldest byte", _offset(status.min_physical)
+    if status.log_missing_bytes:
+        yield "missing", f"{bytes_text(status.log_missing_bytes)} of the log are gone; see gantry ha accept-loss"
+    if status.log_accepted_loss_bytes:
+        yield "accepted loss", f"{bytes_text(status.log_accepted_loss_bytes)} of the log"
     yield "write buffer", _pool(reading)
     yield "disk", _part(status.disk_used_bytes, status.disk_total_bytes)
     yield "sends", "refused" if status.is_refusing_sends else f"taken, {_count(status.parked_sends)} parked"
+    if status.refused_requests:
+        yield "refused requests", _refused(status.refused_requests)
     yield "connections", _count(status.connections)
     yield "queues", _count(status.queues)
+    if status.damaged_records is not None:
+        yield "damaged messages", _damage(status)
+    if status.scrub_position is not None:
+        yield "scrubbed", _scrubbed(status)
     if status.certificate_ends_wall_ms is not None:
         yield "certificate", certificate_text(status.certificate_ends_wall_ms, status.published_wall_ms)
     yield "last error", _last_error(reading)
+
+
+def _damage(status: Status) -> str:
+    counts = f"{_count(status.healed_records)} healed, {_count(status.lost_records)} lost since the start"
+    return f"{_count(status.damaged_records)} ({_count(status.damaged_bytes)} bytes), {counts}"
+
+
+def _scrubbed(status: Status) -> str:
+    ended_ms = status.scrub_pass_ended_wall_ms
+    ended = f"last pass ended {time_text(ended_ms)}" if ended_ms else "no pass ended since the start"
+    return f"up to {_offset(status.scrub_position)}, {ended}"
 
 
 def page_document(reading: Reading) -> dict[str, object]:
@@ -95,6 +116,7 @@ def page_document(reading: Reading) -> dict[str, object]:
     return {
         **_plain(reading.origin),
         **_plain(reading.status),
+        "refused_requests": dict(_refusals(reading.status.refused_requests)),
         "age_ms": reading.age_ms,
         "is_writer_alive": reading.is_writer_alive,
         "is_stale": reading.is_stale(),
@@ -125,6 +147,15 @@ def _age(reading: Reading) -> str:
 
 def _count(value: int | None) -> str:
     return UNKNOWN if value is None else count_text(value)
+
+
+def _refused(counts: tuple[int, ...]) -> str:
+    return ", ".join(f"{count_text(count)} {label}" for label, count in _refusals(counts))
+
+
+def _refusals(counts: tuple[int, ...]) -> Iterator[tuple[str, int]]:
+    """What was refused, and how often."""
+    return ((RefusalReason(place).label, count) for place, count in enumerate(counts) if count)
 
 
 def _offset(value: int | None) -> str:

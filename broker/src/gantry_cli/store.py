@@ -5,7 +5,7 @@ import click
 from gantry_cli.examples import examples
 from gantry_cli.store_dump import dump
 from gantry_cli.store_inspect import inspect
-from gantry_cli.store_repair import recover_store, repair_plan
+from gantry_cli.store_repair import accept_loss, recover_store, repair_plan
 from gantry_cli.store_verify import verify
 
 
@@ -16,18 +16,19 @@ from gantry_cli.store_verify import verify
         ("gantry store dump DIR --offset 73400320", "what is at this place of the log"),
         ("gantry store repair-plan DIR", "what a start would cut, lose and build again"),
         ("gantry store recover DIR", "do it, without a broker"),
+        ("gantry store accept-loss DIR", "go on without log files that are gone for good"),
     )
 )
 def store() -> None:
     """Look into the files of a store, ours or RocketMQ's.
 
-    All of these but `recover` only read: nothing is created, locked or changed, whether the store is whole, damaged,
-    empty, or in use at this moment.
+    All of these but `recover` and `accept-loss` only read: nothing is created, locked or changed, whether the store is
+    whole, damaged, empty, or in use at this moment.
 
     Exit codes: 0 good, 1 damage was found, 2 it was typed wrongly, 3 nothing is there, 4 it cannot be read,
     130 Ctrl-C.
     """
 
 
-for command in (inspect, verify, dump, repair_plan, recover_store):
+for command in (inspect, verify, dump, repair_plan, recover_store, accept_loss):
     store.add_command(command)

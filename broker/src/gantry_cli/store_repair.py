@@ -1,19 +1,21 @@
-"""`gantry store repair-plan` and `gantry store recover`: what a start would do, and doing it without a broker."""
+"""`gantry store repair-plan`, `recover` and `accept-loss`: what a start would do, and doing it without a broker."""
 
 from pathlib import Path
 
 import click
 
 from gantry_broker.ports.real_reading import RealReadingDisk
+from gantry_broker.store import offline
 from gantry_broker.store.inspect.repair import RepairPlanner
 from gantry_broker.store.inspect.summary import inspect_store
+from gantry_broker.store.loss import describe_missing
 from gantry_broker.store.offline import CannotRecover, recover
 from gantry_cli.errors import Absent
 from gantry_cli.examples import examples
 from gantry_cli.output import Form, output_option, show
 from gantry_cli.progress import bytes_progress
 from gantry_cli.store_reading import EXIT_DAMAGED, CannotRead, absolute, reading
-from gantry_cli.store_text import plan_text, recovery_text
+from gantry_cli.store_text import accepted_text, plan_text, recovery_text
 
 
 @click.command(
@@ -84,3 +86,45 @@ def recover_store(directory: Path, buffers: Path | None, yes: bool, form: Form) 
     show(form, report, lambda: recovery_text(root, report))
     if report.damaged or report.lost_flushed_bytes or report.set_aside:
         raise click.exceptions.Exit(EXIT_DAMAGED)
+
+
+@click.command(
+    "accept-loss",
+    epilog=examples(
+        ("gantry store accept-loss /var/lib/gantry/store", "shows what is missing, and asks"),
+        ("gantry store accept-loss DIR --yes", "in a script"),
+    ),
+)
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--buffers", type=click.Path(path_type=Path), help="Where its write buffers are, if not where it says.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+def accept_loss(directory: Path, buffers: Path | None, yes: bool, form: Form) -> None:
+    """Accept that log data which is missing in the store in DIR is lost for good. This one writes.
+
+    A broker takes no sends while its log lacks bytes that were on the disk. Put the files back, or let the broker
+    follow a master that has them, if you can. If you cannot, this has the log go on behind what is lost: offsets that
+    were in use are never used again. The decision is for exactly the ranges that are shown, and is kept in loss.json.
+    While a broker runs this refuses: use `gantry ha accept-loss` then.
+
+    Exit codes: 0 done, or nothing is missing, 1 nothing was done, 2 it was typed wrongly, 3 no store is there, 4 it
+    could not be done, 130 Ctrl-C.
+    """
+    with reading(directory) as root:
+        summary = inspect_store(RealReadingDisk(), root, buffers_path=absolute(buffers))
+        if not summary.is_store:
+            raise Absent(f"there is no store in {root}", "give the directory that storePathRootDir names")
+        if summary.holder_pid is not None:
+            remedy = "stop it first, or use `gantry ha accept-loss`"
+            raise CannotRead(f"a broker has {root} open (pid {summary.holder_pid or 'unknown'})", remedy)
+        if not yes:
+            missing = summary.missing
+            click.echo(describe_missing(missing) if missing else "No missing log data is known yet.", err=True)
+            if not click.confirm("Accept that it is lost for good?", err=True):
+                raise CannotRead("nothing was done")
+        try:
+            with bytes_progress("recovering") as tell:
+                record = offline.accept_loss(root, "gantry store accept-loss", absolute(buffers), tell)
+        except CannotRecover as error:
+            raise CannotRead(str(error), "see `gantry store repair-plan`") from error
+    show(form, record, lambda: accepted_text(root, record))

@@ -26,6 +26,7 @@ def summary_text(summary: StoreSummary, *, with_queues: bool) -> Iterator[Render
     yield _state_line(summary)
     if summary.log is not None:
         yield from _log_lines(summary.log)
+    yield from _missing_lines(summary)
     yield from _durable_lines(summary)
     if summary.space is not None:
         used = summary.space.used / summary.space.total if summary.space.total else 0.0
@@ -76,6 +77,14 @@ def _log_lines(log: LogSummary) -> Iterator[str]:
     )
     for fault in log.faults:
         yield f"log: {fault}"
+
+
+def _missing_lines(summary: StoreSummary) -> Iterator[str]:
+    for lost in summary.missing:
+        yield f"missing: \\[{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)} ({lost.cause.value})"
+    for one in summary.accepted:
+        extent = f"\\[{one.start}, {one.end}), {bytes_text(one.end - one.start)} ({one.cause.value})"
+        yield f"accepted loss: {extent}, {time_text(one.accepted_ms)}{f' by {one.by}' if one.by else ''}"
 
 
 def _durable_lines(summary: StoreSummary) -> Iterator[str]:

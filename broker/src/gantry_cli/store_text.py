@@ -9,6 +9,7 @@ from rich.text import Text
 from gantry_broker.store.inspect.findings import Finding, Harm
 from gantry_broker.store.inspect.repair_plan import RepairPlan
 from gantry_broker.store.inspect.verify import VerifyReport
+from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import RecoveryReport
 from gantry_cli.text import bytes_text, count_text, time_text
 
@@ -140,6 +141,8 @@ def plan_text(plan: RepairPlan) -> Iterator[RenderableType]:
         return
     whole = "the whole log" if plan.is_full else f"the log from {plan.read_from} on"
     yield f"read {whole}: {bytes_text(plan.read_bytes)}, {plural(plan.records, 'record')}"
+    for lost in plan.missing:
+        yield f"missing, sends are refused until it is accepted: \\[{lost.start}, {lost.end}) ({lost.cause.value})"
     for begin, end in plan.rotten:
         yield f"step over rot: \\[{begin}, {end}), {end - begin} bytes"
     if plan.buffers_fault:
@@ -170,6 +173,14 @@ def _loss(plan: RepairPlan) -> str:
     return f"lost: {plan.lost_bytes} bytes{flushed}, at least {plural(plan.lost_messages, 'message')}"
 
 
+def accepted_text(root: str, record: LossRecord) -> Iterator[RenderableType]:
+    """What was accepted as lost."""
+    if not record.missing:
+        yield f"{root}: nothing is missing"
+    for lost in record.missing:
+        yield f"{root}: accepted the loss of \\[{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)}"
+
+
 def recovery_text(root: str, report: RecoveryReport) -> Iterator[RenderableType]:
     """What a recovery has done."""
     yield f"{root}: read from {report.start} to {report.end}, {plural(report.records, 'record')}"
@@ -182,6 +193,8 @@ def recovery_text(root: str, report: RecoveryReport) -> Iterator[RenderableType]
         yield f"set aside: {path}, with the reason beside it"
     if report.cut_bytes:
         yield f"cut off: {report.cut_bytes} bytes of a torn tail"
+    for lost in report.missing:
+        yield f"missing: \\[{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)} ({lost.cause.value})"
     for begin, end in report.damaged:
         yield f"rot, stepped over: \\[{begin}, {end}), {end - begin} bytes"
     if report.queues_rebuilt:

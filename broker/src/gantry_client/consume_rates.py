@@ -73,6 +73,10 @@ class TopicRates:
         self._handled.add(1, took_ms)
         (self._consumed if is_consumed else self._failed).add()
 
+    def stepped_over(self) -> None:
+        """A damaged message was given up: no handler gets it."""
+        self._failed.add()
+
     def status(self) -> ConsumeStatus:
         return ConsumeStatus(
             pull_rt=self._pulls.average(),

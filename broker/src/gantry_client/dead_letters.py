@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from gantry_client.errors import InvalidMessage, ResendStopped, UnreadableBody
+from gantry_client.errors import DamagedMessage, InvalidMessage, ResendStopped, UnreadableBody
 from gantry_client.fetching import FetchStatus
 from gantry_client.messages import ReceivedMessage
 from gantry_client.producer import Producer
@@ -142,7 +142,12 @@ class DeadLetters:
     async def _messages(self, queue: MessageQueue, begin: int, end: int) -> AsyncIterator[ReceivedMessage]:
         offset = begin
         while offset < end:
-            result = await self._reader.fetch(queue, offset, messages_max=FETCH_MESSAGES)
+            try:
+                result = await self._reader.fetch(queue, offset, messages_max=FETCH_MESSAGES)
+            except DamagedMessage as error:
+                self.tally.unreadable.append(error.message_id)
+                offset = error.queue_offset + 1
+                continue
             for message in result.messages:
                 if message.queue_offset < end:
                     yield message

@@ -49,13 +49,23 @@ class RetryLater(Exception):
         self.delay_level = delay_level
 
 
-@final
 class NoRoute(ClientError):
     """No broker serves the topic as asked. The caller should create the topic, or look at the brokers."""
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"no route to topic {topic!r}: {reason}")
         self.topic = topic
+
+
+@final
+class NoMaster(NoRoute):
+    """The brokers that serve the topic, or may serve it, have no master now. The caller should wait and send again."""
+
+    def __init__(self, topic: str, broker_names: tuple[str, ...]) -> None:
+        """Without names no broker is registered at all."""
+        named = ", ".join(repr(name) for name in broker_names)
+        super().__init__(topic, f"no master is registered for {named}" if named else "no broker is registered")
+        self.broker_names = broker_names
 
 
 class RequestFailed(ClientError):
@@ -97,6 +107,21 @@ class BadReply(RequestFailed):
     """A peer answered with something that is not RocketMQ's protocol. The caller should look at what listens there."""
 
     is_outcome_unknown = True
+
+
+@final
+class DamagedMessage(RequestFailed):
+    """No replica that was asked has the body that was stored: its checksum does not match. The caller should look at
+    the brokers' disks, and read on at `queue_offset + 1` to step over the message."""
+
+    def __init__(self, place: str, queue_offset: int, message_id: str, addresses: tuple[str, ...]) -> None:
+        super().__init__(
+            f"message {message_id} at offset {queue_offset} of {place} is damaged: the checksum of its body does not"
+            f" match, as sent by {', '.join(addresses)}"
+        )
+        self.queue_offset = queue_offset
+        self.message_id = message_id
+        self.addresses = addresses
 
 
 @dataclass(frozen=True, slots=True)

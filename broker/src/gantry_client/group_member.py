@@ -208,7 +208,10 @@ class GroupMember:
             span_max=self.settings.cached_span_max,
         )
         rates = self.rates.of(queue.topic)
-        reader = QueueReader(self._session, self._fetcher, request, limits=limits, deliver=self._deliver, rates=rates)
+        reader = QueueReader(
+            self._session, self._fetcher, request, limits=limits, deliver=self._deliver, rates=rates,
+            damaged_attempts_max=self.settings.damaged_attempts_max,
+        )  # fmt: skip
         reader.committed = committed
         self.readers[queue] = reader
         self._reading[queue] = self._tasks.start(reader.run(), f"read-{queue.topic}-{queue.queue_id}")

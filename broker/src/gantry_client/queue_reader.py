@@ -4,6 +4,9 @@ The loop never ends by itself: a broker that is down or refuses is asked again w
 queue's beginning jumps forward, and what was fetched before is still consumed. An offset beyond its end begins a new
 backlog: what lies there now are other messages than those in hand. So does one that an administrator moved: what is in
 hand is not wanted any more.
+
+A message that is damaged on every replica is asked for so many times, with the same pauses, in which a broker may heal
+it. Then it is reported and stepped over, or, where the settings say so, waited for.
 """
 
 import asyncio
@@ -15,7 +18,7 @@ from typing import Final, final
 from gantry_client.backlog import Backlog, BacklogLimits
 from gantry_client.clock import wall_ms
 from gantry_client.consume_rates import TopicRates
-from gantry_client.errors import ClientError
+from gantry_client.errors import ClientError, DamagedMessage
 from gantry_client.fetching import Fetcher, FetchRequest, FetchResult, FetchStatus
 from gantry_client.messages import ReceivedMessage
 from gantry_client.session import Session
@@ -45,7 +48,9 @@ class QueueReader:
         limits: BacklogLimits,
         deliver: Deliver,
         rates: TopicRates,
+        damaged_attempts_max: int | None,
     ) -> None:
+        """``damaged_attempts_max`` None waits for a damaged message for as long as it is damaged."""
         self.queue = request.queue
         self.backlog = Backlog(request.offset)
         self.committed: int | None = None
@@ -60,6 +65,9 @@ class QueueReader:
         self._limits = limits
         self._deliver = deliver
         self._rates = rates
+        self._damaged_attempts_max = damaged_attempts_max
+        self._damaged: tuple[int, int] = (-1, 0)
+        """The offset of a damaged message, and how often it was asked for."""
 
     def __repr__(self) -> str:
         return f"<QueueReader {self.queue.broker_name}/{self.queue.topic}/{self.queue.queue_id} {self.backlog!r}>"
@@ -74,6 +82,11 @@ class QueueReader:
                 continue
             try:
                 result = await self._fetch(backlog)
+            except DamagedMessage as error:
+                if backlog is not self.backlog or self._is_stepped_over(error):
+                    continue
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(pause_ms * 2, PAUSE_MAX_MS)
             except ClientError as error:
                 log.warning("a queue cannot be read", extra={"queue": repr(self), "reason": str(error)})
                 await asyncio.sleep(pause_ms / 1000)
@@ -110,6 +123,21 @@ class QueueReader:
         self.backlog.add(result.messages, result.next_offset)
         if result.messages:
             self._deliver(self.queue, self.backlog, result.messages)
+
+    def _is_stepped_over(self, error: DamagedMessage) -> bool:
+        """Whether reading goes on behind the damaged message: it was asked for often enough."""
+        offset = error.queue_offset
+        attempts = self._damaged[1] + 1 if self._damaged[0] == offset else 1
+        self._damaged = (offset, attempts)
+        facts = {"queue": repr(self), "offset": offset, "message_id": error.message_id, "reason": str(error)}
+        if self._damaged_attempts_max is None or attempts < self._damaged_attempts_max:
+            if attempts == 1:
+                log.error("message is damaged on every replica; asking again", extra=facts)
+            return False
+        log.error("stepped over damaged message; it is not consumed", extra={**facts, "attempts": attempts})
+        self._rates.stepped_over()
+        self.backlog.add((), offset + 1)
+        return True
 
     async def _refresh_route(self) -> None:
         try:

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from gantry_client.errors import NoRoute, RequestFailed
+from gantry_client.errors import NoMaster, NoRoute, RequestFailed
 from gantry_client.name_servers import NameServers
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.nameserver import BrokerData, QueueData, TopicRoute
@@ -44,10 +44,10 @@ class Route:
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
     def demand_master(self, broker_name: str) -> str:
-        """The same. Raises NoRoute when the broker has no master now."""
+        """The same. Raises NoMaster when the broker has none now."""
         address = self.master_address(broker_name)
         if address is None:
-            raise NoRoute(self.topic, f"broker {broker_name!r} has no master now")
+            raise NoMaster(self.topic, (broker_name,))
         return address
 
     def read_address(self, broker_name: str, preferred_id: int = MASTER_ID) -> str | None:
@@ -116,7 +116,7 @@ class RouteTable:
         if route is None or route.is_guess:
             route = await self.refresh(topic)
         if route is None:
-            raise NoRoute(topic, "no broker has registered it; create the topic")
+            raise await self._no_route(topic, "no broker has registered it; create the topic")
         return route
 
     def known_for_sending(self, topic: str) -> Route | None:
@@ -125,9 +125,12 @@ class RouteTable:
         return route if route is not None and route.write_queues else None
 
     async def for_sending(self, topic: str) -> Route:
-        """The route of `topic`, or for an unknown one where brokers would create it. Raises NoRoute."""
+        """The route of `topic`, or for an unknown one where brokers would create it. Raises NoRoute, NoMaster."""
         route = self._routes.get(topic) or await self.refresh(topic) or await self._guess(topic)
         if not route.write_queues:
+            without = tuple(sorted(name for name in route.brokers if route.master_address(name) is None))
+            if without:
+                raise NoMaster(topic, without)
             raise NoRoute(topic, "no broker with a master lets anybody write to it")
         return route
 
@@ -180,10 +183,20 @@ class RouteTable:
         self._routes[topic] = build_route(topic, data)
         return self._routes[topic]
 
+    async def _no_route(self, topic: str, reason: str) -> NoRoute:
+        """The error for an unknown topic. Brokers without a master are named: they may have it."""
+        try:
+            brokers = (await self._name_servers.cluster()).broker_addr_table
+        except RequestFailed:  # with access control on, only administrators may ask
+            return NoRoute(topic, reason)
+        without = tuple(sorted(name for name, broker in brokers.items() if MASTER_ID not in broker.broker_addrs))
+        return NoMaster(topic, without) if without or not brokers else NoRoute(topic, reason)
+
     async def _guess(self, topic: str) -> Route:
         data = await self._name_servers.route(AUTO_CREATE_TOPIC)
         if data is None:
-            raise NoRoute(topic, "no broker has registered it, and none creates topics on first use; create the topic")
+            reason = "no broker has registered it, and none creates topics on first use; create the topic"
+            raise await self._no_route(topic, reason)
         guess = replace(build_route(topic, _limited(data, self._default_topic_queues)), is_guess=True)
         self._routes[topic] = guess
         return guess

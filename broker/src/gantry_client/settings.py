@@ -144,6 +144,11 @@ class ConsumerSettings:
     rebalance_interval_ms: int = 20_000
     """How often the queues are shared out anew without a notice; RocketMQ's default."""
 
+    damaged_attempts_max: int | None = 8
+    """How often a message is asked for whose body does not match its checksum on any replica, before it is reported and
+    stepped over. With growing pauses 8 take about 11 s, in which a broker heals it if a replica has it. None never
+    steps over: the queue waits until the message is whole or the group is moved, for consumers that may miss none."""
+
     body_bytes_max: int = BODY_INFLATED_BYTES_MAX
     """How large a compressed body may become; a larger one is not unpacked and its message fails."""
 

@@ -17,6 +17,7 @@ from gantry_nameserver.routes import BrokerRegistration, RegistrationRefused, Ro
 from gantry_nameserver.settings import SettingsError, entries_of
 from gantry_nameserver.topics import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION
 from gantry_remoting.addresses import split_address
+from gantry_remoting.first_time import FirstTime
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands import nameserver as wire
@@ -62,6 +63,7 @@ class Handlers:
         self._settings = settings
         self._now_ms = now_ms
         self._started_at_ms = now_ms()
+        self._first_time: Final = FirstTime()
         self._table: Final[dict[int, Callable[[Command, object], Answer]]] = {
             RequestCode.PUT_KV_CONFIG: self._put_key_value,
             RequestCode.GET_KV_CONFIG: self._get_key_value,
@@ -97,6 +99,10 @@ class Handlers:
         """The answer to one request, now or later. `connection` is who asked, compared by identity."""
         handler = self._table.get(request.code)
         if handler is None:
+            peer = getattr(connection, "peer", ("",))[0]
+            if self._first_time.is_new((request.code, peer)):
+                facts = {"code": request.code, "client": peer}
+                log.warning("refused request code that is not supported", extra=facts)
             return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
         try:
             return handler(request, connection)

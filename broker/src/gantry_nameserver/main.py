@@ -19,6 +19,7 @@ from gantry_nameserver.logs import log_to_stderr
 from gantry_nameserver.server import DirectoryInUse, NameServer
 from gantry_nameserver.settings import NameServerSettings, SettingsError, read_settings_file, with_entries
 from gantry_remoting.addresses import PortTaken, join_address, split_address
+from gantry_remoting.file_access import FileAccess, limit_existing_files, limit_new_files
 from gantry_remoting.settings import TlsMode
 
 EXAMPLES: Final = """\b
@@ -62,6 +63,8 @@ def main(
         if listen is not None:
             host, port = _listen_address(listen)
             settings = dataclasses.replace(settings, bind_address=host, listen_port=port)
+        limit_new_files()
+        limit_existing_files(data, FileAccess.OWNER)
         uvloop.run(_serve(settings, data))
     except (SettingsError, KeyValueCorrupt, DirectoryInUse, ssl.SSLError) as error:
         raise click.ClickException(str(error)) from error

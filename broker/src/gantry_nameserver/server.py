@@ -25,7 +25,6 @@ from gantry_nameserver.routes import RouteTable
 from gantry_nameserver.settings import NameServerSettings, SettingsError
 from gantry_remoting.audit import audited
 from gantry_remoting.server import CommandService, Connection, Dispatch, Listener
-from gantry_remoting.settings import ListenerSettings
 from gantry_wire.command import Command
 
 log = logging.getLogger(__name__)
@@ -72,17 +71,11 @@ class NameServer:
             account_of=lambda: None if guard is None else guard.asked_by,
         )
         self._service = CommandService(dispatch, disconnected=self._disconnected)
-        self._listener = Listener(
-            self._service,
-            ListenerSettings(host=settings.bind_address, port=settings.listen_port, tls=settings.tls),
-        )
+        self._listener = Listener(self._service, settings.listener(settings.listen_port))
         self._outside: Listener | None = None
         if settings.external_listen_port:
             self._outside_service = CommandService(seen_from_outside(dispatch, self.routes.brokers))
-            self._outside = Listener(
-                self._outside_service,
-                ListenerSettings(host=settings.bind_address, port=settings.external_listen_port, tls=settings.tls),
-            )
+            self._outside = Listener(self._outside_service, settings.listener(settings.external_listen_port))
         self._scanner: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._lock: int | None = None
@@ -141,7 +134,7 @@ class NameServer:
 
     def _open_directory(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self._directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(self._directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._settings.load()
@@ -177,6 +170,8 @@ def guarded(dispatch: Dispatch, guard: Guard) -> Dispatch:
 
     def ask(request: Command, connection: Connection) -> Command | Awaitable[Command | None] | None:
         denial = guard.denial(request, connection.peer[0])
+        if denial is None or guard.asked_by is not None:
+            connection.is_authenticated = True
         return dispatch(request, connection) if denial is None else request.reply(*denial)
 
     return ask

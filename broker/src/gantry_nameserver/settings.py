@@ -14,7 +14,8 @@ from typing import Any, Final
 from gantry_access import AccessMode, AccessSettings
 from gantry_nameserver.properties import read_properties
 from gantry_nameserver.routes import RouteLimits
-from gantry_remoting.settings import TlsMode, TlsSettings, listener_tls
+from gantry_remoting.settings import ListenerSettings, TlsMode, TlsSettings, listener_tls
+from gantry_wire.limits import FRAME_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,17 @@ class NameServerSettings:
     acl_time_window: int = 60_000
     """Milliseconds that a strict signature's time may be from ours."""
 
+    max_unfinished_frame_bytes: int = 128 * 1024 * 1024
+    """Of one port, what has come of requests that have not come as a whole, of all connections together. Beyond it the
+    connections are closed whose part costs most memory for the longest time."""
+
+    max_unauthenticated_frame_bytes: int = 32 * 1024 * 1024
+    """The same with aclEnable=true, for connections of which no request was signed well yet. A broker's registration
+    carries all its topics, and may be the first request: one frame may take the half."""
+
+    max_unread_reply_bytes: int = 128 * 1024 * 1024
+    """Of one port, replies that clients have not read, of all connections together. Routes are small."""
+
     ignore_unknown_settings: bool = False
     """Leave out keys that this version does not know, and say so: whoever wrote a pod's settings may be newer."""
 
@@ -83,6 +95,18 @@ class NameServerSettings:
 
     tls: TlsSettings | None = None
     """Certificates, from the `tls...` keys that a broker has, too; None speaks plain text only."""
+
+    def listener(self, port: int) -> ListenerSettings:
+        """The limits of one listening port."""
+        return ListenerSettings(
+            host=self.bind_address,
+            port=port,
+            unfinished_frame_bytes_max=self.max_unfinished_frame_bytes,
+            unauthenticated_frame_bytes_max=self.max_unauthenticated_frame_bytes,
+            unread_reply_bytes_max=self.max_unread_reply_bytes,
+            is_guarded=self.acl_enable,
+            tls=self.tls,
+        )
 
     def access(self) -> AccessSettings:
         """Access control in one piece. Raises SettingsError for what contradicts itself."""
@@ -127,6 +151,9 @@ WITHOUT_EFFECT: Final = frozenset(
     }
 )  # fmt: skip
 """Keys of Java's name server that have no meaning here. A file with them works."""
+
+_BUDGETS: Final = frozenset({"maxUnfinishedFrameBytes", "maxUnauthenticatedFrameBytes", "maxUnreadReplyBytes"})
+"""In bytes; each must hold what one honest connection needs, and a second one beside it."""
 
 TLS_KEYS: Final = frozenset(
     {"tlsMode", "tlsServerCertPath", "tlsServerKeyPath", "tlsServerTrustCertPath", "tlsServerNeedClientAuth"}
@@ -223,4 +250,6 @@ def _bounds(key: str) -> tuple[int, int]:
         return 0, 65535
     if key == "aclTimeWindow":
         return 1_000, 3_600_000
+    if key in _BUDGETS:
+        return 2 * FRAME_BYTES_MAX, 1 << 40
     return (100, 3_600_000) if key == "scanNotActiveBrokerInterval" else (0, 86_400)

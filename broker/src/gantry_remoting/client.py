@@ -4,9 +4,10 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
-from typing import cast, final
+from typing import Final, cast, final
 
 from gantry_remoting.addresses import split_address
+from gantry_remoting.closings import LimitedLog
 from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingTimeout
 from gantry_wire.command import Command, decode_command
 from gantry_wire.errors import RemoteProtocolError
@@ -14,6 +15,7 @@ from gantry_wire.frame import FrameReader
 from gantry_wire.limits import DEFAULT_LIMITS, WireLimits
 
 log = logging.getLogger(__name__)
+_failures: Final = LimitedLog(log)
 
 OnRequest = Callable[[Command, "Channel"], Command | None]
 Sign = Callable[[Command], None]
@@ -146,6 +148,8 @@ class Channel(asyncio.Protocol):
             log.warning("peer broke the protocol", extra={"peer": self.address, "reason": str(error)})
             if self._transport is not None:
                 self._transport.abort()
+        except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
+            self._callback_failed("data_received", error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._writable.set()
@@ -154,8 +158,16 @@ class Channel(asyncio.Protocol):
                 waiter.set_exception(ConnectionClosed(f"the connection to {self.address} was lost"))
         if not self._closed.done():
             self._closed.set_result(None)
-        if self._on_close is not None:
-            self._on_close(self)
+        try:
+            if self._on_close is not None:
+                self._on_close(self)
+        except Exception as error:  # noqa: BLE001 - see data_received
+            self._callback_failed("connection_lost", error)
+
+    def _callback_failed(self, callback: str, error: Exception) -> None:
+        _failures.callback_failed(self.address, callback, error)
+        if self._transport is not None:
+            self._transport.abort()
 
     def _take(self, command: Command) -> None:
         if command.is_reply:

@@ -2,32 +2,80 @@
 
 All the bytes of one read go to the service at once, and all its replies go out in one write. A service whose replies
 grow large stops early; the rest of the bytes waits until the peer has taken them, and so does what the peer sends
-next. A peer that breaks the protocol is closed with one log line. What is overdue is decided here, by `overdue`, from
-a time that the listener passes in; when to ask is the listener's business.
+next. A connection that has delivered `turn_bytes_max` in one turn of the loop is not read again before the next turn,
+so that timers run and other connections are served inside a long burst. A peer that breaks the protocol is closed with
+one log line. What is overdue is decided here, by `overdue`, from a time that the listener passes in; when to ask is the
+listener's business.
+
+What a connection holds counts towards its port's budgets (`budgets`), and no exception leaves a callback: it costs the
+connection that it was raised for, with a line that is rate-limited, and no other.
 """
 
 import asyncio
-import logging
+import contextlib
+import fcntl
+import os
+import socket
 import ssl
+import struct
+import termios
+from enum import IntFlag
 from typing import Final, Protocol, cast, final
 
 from gantry_remoting.addresses import join_address, peer_address
+from gantry_remoting.budgets import ByteBudget, ReplyTurns
+from gantry_remoting.closings import CloseReason, Closings
 from gantry_remoting.errors import ConnectionClosed, RemotingTimeout
+from gantry_remoting.frame_parts import FrameParts
 from gantry_remoting.handshakes import Handshakes
 from gantry_remoting.settings import ListenerSettings, TlsMode
 from gantry_remoting.tls_layer import TLS_HANDSHAKE_BYTE, TlsLayer
+from gantry_remoting.turns import ReadTurns
 from gantry_wire.command import Command
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, check_frame_head
 from gantry_wire.limits import WireLimits
 
-log = logging.getLogger(__name__)
+OVERDUE: Final = {
+    CloseReason.READER_TIMEOUT: "does not read its replies",
+    CloseReason.FRAME_TIMEOUT: "did not finish a frame in time",
+    CloseReason.IDLE: "was idle too long",
+}
+_OVER_BUDGET: Final = {
+    CloseReason.FRAME_BUDGET: "the port's unfinished frames are over budget, and its costs most",
+    CloseReason.UNAUTHENTICATED_BUDGET: "frames of unauthenticated peers are over budget, and its costs most",
+    CloseReason.REPLY_BUDGET: "the port's unread replies are over budget, and its cost most",
+}
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long a connection that we closed may take to give its last replies to its peer."""
 
-PASS_REPLY_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Replies of one pass after which a service should stop: small requests can ask for large answers."""
+PASS_REPLY_BYTES_MAX: Final = 1024 * 1024
+"""Replies of one pass after which a service should stop: small requests can ask for large answers. A connection holds
+`reply_bytes_high`, one pass and one reply at most before it is not read any more."""
+
+COUNTED_READ_BYTES: Final = 16 * 1024
+"""Shorter reads are not counted against a turn: a loop reads a socket twice in a turn only if it has filled its buffer,
+which is larger, and a small request then costs no callback."""
+
+
+RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of no seconds."""
+QUEUED: Final = struct.Struct("i")
+QUEUED_ROOM: Final = bytes(QUEUED.size)
+"""The number that FIONREAD fills in."""
+
+
+class ReadPause(IntFlag):
+    """Why a connection is not read. It is read again when no reason is left."""
+
+    NONE = 0
+    TURN_SPENT = 1
+    """It has delivered `turn_bytes_max` in this turn of the loop."""
+    REPLIES_UNREAD = 2
+    """More reply bytes than `reply_bytes_high` wait for the peer."""
+    PORT_BUSY = 4
+    """Its requests wait for a turn in which less is written to others."""
 
 
 class Service(Protocol):
@@ -65,6 +113,27 @@ class Owner(Protocol):
     @property
     def handshakes(self) -> Handshakes: ...
 
+    @property
+    def closings(self) -> Closings: ...
+
+    @property
+    def frame_budget(self) -> ByteBudget: ...
+
+    @property
+    def unauthenticated_budget(self) -> ByteBudget: ...
+
+    @property
+    def reply_budget(self) -> ByteBudget: ...
+
+    @property
+    def reply_turns(self) -> ReplyTurns: ...
+
+    @property
+    def first_frame_bytes_max(self) -> int: ...
+
+    @property
+    def read_turns(self) -> ReadTurns: ...
+
     def admit(self, connection: "Connection") -> bool:
         """Whether there is room for one more; closes it when not."""
 
@@ -82,10 +151,15 @@ class Connection(asyncio.Protocol):
         self._handle = listener.service.handle
         self._loop = listener.loop
         self._transport: asyncio.Transport | None = None
-        self._pending = bytearray()
+        self._pending = FrameParts()
         self._needed_bytes = 0
         self._frame_began_at = 0.0
         self._write_paused_at = 0.0
+        self._read_pause = ReadPause.NONE
+        self.is_backlogged = False
+        """Whether the last turn ended before the socket was empty: the peer sends faster than it is served."""
+        self._turn_bytes = 0
+        self._is_waiting = False
         self._tls: TlsLayer | None = None
         self._is_sniffing = listener.settings.tls is not None
         self._waiters: dict[int, asyncio.Future[Command]] = {}
@@ -95,6 +169,13 @@ class Connection(asyncio.Protocol):
         """Who the peer proved to be by a certificate; empty for one that showed none."""
         self.account: str | None = None
         """Whose signed heartbeat came last; None without access control."""
+        self.is_authenticated = not listener.settings.is_guarded
+        """Whether a request of it was signed well. Set by the service, and never taken back."""
+        self._written_bytes = 0
+        self._largest_write_bytes = 0
+        self._taken_bytes = 0
+        self._mark_bytes = 0
+        self._mark_at = 0.0
         self.is_open = False
         self.active_at = 0.0
         self._closed_at = 0.0
@@ -107,17 +188,34 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.peer = peer_address(transport.get_extra_info("peername"))
+        try:
+            self._begin(self._transport)
+        except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
+            self._callback_failed("connection_made", error)
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        peer = transport.get_extra_info("peername")
+        if not peer:  # reset while it waited in the backlog: the kernel does not know any more who it was
+            self._listener.closings.record("unknown", CloseReason.RESET, "was reset before it was accepted")
+            transport.abort()
+            return
+        self.peer = peer_address(peer)
         self.local = peer_address(transport.get_extra_info("sockname"))
-        self.active_at = self._loop.time()
-        self._transport.set_write_buffer_limits(high=self._settings.reply_bytes_high)
+        self.active_at = self._mark_at = self._loop.time()
+        transport.set_write_buffer_limits(high=self._settings.reply_bytes_high)
         self.is_open = True
         if self._listener.admit(self):
             self._listener.service.connected(self)
 
     def data_received(self, data: bytes) -> None:
+        if not self.is_open:
+            return
         self.active_at = self._loop.time()
         try:
+            if len(data) >= COUNTED_READ_BYTES:
+                self._count_turn(len(data))
+            else:
+                self.is_backlogged = False
             if self._is_sniffing:
                 self._sniff(data)
             if self._tls is not None:
@@ -125,27 +223,39 @@ class Connection(asyncio.Protocol):
             if data and self.is_open:
                 self._feed(data)
         except RemoteProtocolError as error:
-            self.close(f"broke the protocol: {error}")
+            self.close(f"broke the protocol: {error}", CloseReason.PROTOCOL)
         except ssl.SSLError as error:
-            self.close(f"TLS failed: {error.reason or error}")
+            self.close(f"TLS failed: {error.reason or error}", CloseReason.TLS)
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("data_received", error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         was_known = self.is_open
         self.is_open = False
-        self._fail_waiters()
-        if self._listener.forget(self) or was_known:
-            self._listener.service.disconnected(self)
+        self._pending.clear()
+        self._tls = None  # 100 KiB and more of OpenSSL's, which must not wait for the garbage collector
+        is_known = self._listener.forget(self) or was_known
+        try:
+            self._fail_waiters()
+            if is_known:
+                self._listener.service.disconnected(self)
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("connection_lost", error)
 
     def pause_writing(self) -> None:
-        self._write_paused_at = self._loop.time()
-        if self._transport is not None:
-            self._transport.pause_reading()
+        try:
+            self._write_paused_at = self._loop.time()
+            self._pause_reading(ReadPause.REPLIES_UNREAD)
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("pause_writing", error)
 
     def resume_writing(self) -> None:
-        self._write_paused_at = 0.0
-        if self._transport is not None and self.is_open:
-            self._transport.resume_reading()
+        try:
+            self._write_paused_at = 0.0
+            self._resume_reading(ReadPause.REPLIES_UNREAD)
             self._resume()
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("resume_writing", error)
 
     # ------- what services call
 
@@ -155,22 +265,59 @@ class Connection(asyncio.Protocol):
         if transport is None or not self.is_open:
             return
         try:
-            transport.write(data if self._tls is None else self._tls.encrypt(data))
+            self._write(transport, data if self._tls is None else self._tls.encrypt(data))
         except ssl.SSLError as error:
-            self.close(f"TLS failed: {error.reason or error}")
+            self.close(f"TLS failed: {error.reason or error}", CloseReason.TLS)
+            return
+        except Exception as error:  # noqa: BLE001 - a pass answers many connections: no write may cost the others
+            self._callback_failed("send", error)
             return
         if self._write_paused_at and transport.get_write_buffer_size() > self._settings.reply_bytes_max:
-            self.close("does not read its replies")
+            self.close("does not read its replies", CloseReason.REPLY_LIMIT)
 
-    def close(self, reason: str) -> None:
-        """End the connection, saying why in one log line."""
+    def _write(self, transport: asyncio.Transport, data: bytes) -> None:
+        size = len(data)
+        self._written_bytes += size
+        if size > self._largest_write_bytes:
+            self._largest_write_bytes = size
+        transport.write(data)
+        self._listener.reply_turns.add(size)
+        self._listener.reply_budget.add(size)
+
+    def close(self, text: str, reason: CloseReason = CloseReason.SERVICE) -> None:
+        """End the connection; `text` stands in the log, and `reason` is counted."""
         if not self.is_open or self._transport is None:
             return
         self.is_open = False
         self._closed_at = self._loop.time()
-        log.info("connection closed", extra={"peer": join_address(*self.peer), "reason": reason})
+        self._listener.closings.record(join_address(*self.peer), reason, text)
         self._pending.clear()
         self._transport.abort() if self._write_paused_at else self._transport.close()
+
+    def queued_bytes(self) -> int:
+        """What the kernel has received from the peer and nobody has read."""
+        found = None if self._transport is None else self._transport.get_extra_info("socket")
+        try:
+            return (
+                0
+                if found is None
+                else int(QUEUED.unpack(fcntl.ioctl(found.fileno(), termios.FIONREAD, QUEUED_ROOM))[0])
+            )
+        except (OSError, ValueError):  # it is closed
+            return 0
+
+    def evict(self, reason: CloseReason) -> None:
+        """Close now because the port is over its budget, and free what is held."""
+        self._drop_unsent()
+        self.close(_OVER_BUDGET[reason], reason)
+        self.abort()
+
+    def _drop_unsent(self) -> None:
+        """Have the kernel reset the connection instead of keeping what its peer does not read, 4 MiB and more."""
+        found = None if self._transport is None else self._transport.get_extra_info("socket")
+        if found is not None:
+            with contextlib.suppress(OSError, ValueError), socket.socket(fileno=os.dup(found.fileno())) as copy:
+                copy.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
 
     def abort(self) -> None:
         """End the connection now, whatever its peer has not read yet."""
@@ -200,48 +347,168 @@ class Connection(asyncio.Protocol):
 
     # ------- the listener's sweep
 
-    def overdue(self, now: float) -> str | None:
+    def overdue(self, now: float) -> CloseReason | None:
         """Why this connection should be closed at `now`, or None."""
         settings = self._settings
-        if self._write_paused_at and now - self._write_paused_at > settings.reader_timeout_ms / 1000:
-            return "does not read its replies"
+        reader_timeout_s = settings.reader_timeout_ms / 1000
+        if self._write_paused_at and now - self._write_paused_at > reader_timeout_s:
+            return CloseReason.READER_TIMEOUT
+        if self._mark_bytes > self._taken_bytes and now - self._mark_at > reader_timeout_s:
+            return CloseReason.READER_TIMEOUT  # too little waits to pause it, and even that is not read
         if self._frame_began_at and now - self._frame_began_at > settings.frame_timeout_ms / 1000:
-            return "did not finish a frame in time"
+            return CloseReason.FRAME_TIMEOUT
         if now - self.active_at > settings.idle_timeout_ms / 1000:
-            return "was idle too long"
+            return CloseReason.IDLE
         return None
+
+    @property
+    def frame_bytes(self) -> int:
+        """Memory of what has come and is not handled yet: most often the part of a frame."""
+        return self._pending.memory_bytes
+
+    @property
+    def frame_since(self) -> float:
+        """Since when this part is here."""
+        return self._frame_began_at or self._write_paused_at or self.active_at
+
+    @property
+    def reply_bytes(self) -> int:
+        """Memory of replies that the peer has not taken, at most.
+
+        A write that the kernel took a part of is kept as a whole until the rest is gone, so the largest one counts
+        beside what waits.
+        """
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if not waiting:
+            self._largest_write_bytes = 0
+        return waiting and waiting + self._largest_write_bytes
+
+    @property
+    def reply_since(self) -> float:
+        """Since when the oldest of these replies waits, to the second."""
+        return self._mark_at
+
+    def note_reading(self, now: float) -> None:
+        """Called every second: remembers where its replies ended, if those of the last time are taken."""
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        self._taken_bytes = self._written_bytes - waiting
+        if self._taken_bytes >= self._mark_bytes:
+            self._mark_bytes, self._mark_at = self._written_bytes, now
 
     def is_stuck(self, now: float) -> bool:
         """Whether it was closed long ago and its peer does not even take what was left for it."""
         return not self.is_open and now - self._closed_at > CLOSE_TIMEOUT_S
 
+    # ------- when it is read
+
+    def _pause_reading(self, reason: ReadPause) -> None:
+        if not self._read_pause and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._read_pause |= reason
+
+    def _resume_reading(self, reason: ReadPause) -> None:
+        """Drop `reason`, and read again if no other is left. A connection that is closed is not read any more."""
+        was_paused = bool(self._read_pause)
+        self._read_pause &= ~reason
+        if not was_paused or self._read_pause or not self.is_open:
+            return
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _count_turn(self, size: int) -> None:
+        if not self._turn_bytes:
+            self._loop.call_soon(self._begin_turn)  # a callback that is added while sockets are read runs after them
+        self._turn_bytes += size
+        self.is_backlogged = self._turn_bytes >= self._settings.turn_bytes_max
+        if self.is_backlogged:
+            self._pause_reading(ReadPause.TURN_SPENT)
+
+    def _begin_turn(self) -> None:
+        self._turn_bytes = 0
+        try:
+            if self._read_pause & ReadPause.TURN_SPENT:
+                self._listener.read_turns.wait(self)
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("begin_turn", error)
+
+    def read_again(self) -> None:
+        """A turn has begun in which this connection is read. Never raises."""
+        try:
+            self._resume_reading(ReadPause.TURN_SPENT)
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("read_again", error)
+
     # ------- inside
 
     def _feed(self, data: bytes) -> None:
         if self._pending:
-            self._pending += data
+            self._hold(data)
+            if not self.is_open:
+                return
             if self._needed_bytes <= 8:
                 try:
-                    self._needed_bytes = _needed_bytes(self._pending, self._settings.wire)
+                    self._needed_bytes = self._needed(self._pending.head(FRAME_HEAD.size))
                 except RemoteProtocolError:
-                    self._handle(bytes(self._pending), self)  # so that it answers what it has of this turn, and raises
+                    self._handle(self._pending.take(), self)  # so that it answers what it has of this turn, and raises
                     raise
             if len(self._pending) < self._needed_bytes:
                 return
-            data = bytes(self._pending)
-            self._pending.clear()
+            data = self._pending.take()
+        if self._listener.reply_turns.is_full:
+            self._defer(data)
+            return
         consumed, replies = self._handle(data, self)
         if replies and self.is_open:
             self.send(replies)
         if consumed < len(data) and self.is_open:
             rest = data[consumed:]
-            self._needed_bytes = _needed_bytes(rest, self._settings.wire)
-            self._pending += rest
+            self._needed_bytes = self._needed(rest)
+            self._hold(rest)
             self._frame_began_at = 0.0 if self._has_whole_frame else self.active_at
             if self._has_whole_frame:
-                self._loop.call_soon(self._resume)
+                self._wait_for_turn()
         else:
             self._frame_began_at = 0.0
+
+    def _hold(self, data: bytes) -> None:
+        """Keep what is not handled yet. The connection may be closed after it, if that was too much for the port."""
+        self._pending.add(data)
+        self._listener.frame_budget.add(len(data))
+        if not self.is_authenticated and self.is_open:
+            self._listener.unauthenticated_budget.add(len(data))
+
+    def _defer(self, data: bytes) -> None:
+        """Keep requests for a later turn, and read no more of them meanwhile."""
+        self._needed_bytes = 0
+        self._frame_began_at = 0.0
+        self._hold(data)
+        if self.is_open:
+            self._pause_reading(ReadPause.PORT_BUSY)
+            self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._listener.reply_turns.wait(self)
+
+    def resume(self) -> None:
+        """Its turn has come. Never raises."""
+        self._is_waiting = False
+        try:
+            self._resume_reading(ReadPause.PORT_BUSY)
+            self._resume()
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("resume", error)
+
+    def _needed(self, data: bytes) -> int:
+        """How many bytes the frame at the start of `data` takes. Raises for one that must not be waited for."""
+        needed = _needed_bytes(data, self._settings.wire)
+        if not self.is_authenticated and needed > self._listener.first_frame_bytes_max:
+            raise RemoteProtocolError(
+                f"a frame of {needed} bytes passes the limit of {self._listener.first_frame_bytes_max} before "
+                "a request was authenticated"
+            )
+        return needed
 
     @property
     def _has_whole_frame(self) -> bool:
@@ -250,13 +517,12 @@ class Connection(asyncio.Protocol):
     def _resume(self) -> None:
         """Go on with frames that a pass left, unless their replies would only lie here."""
         if self.is_open and not self._write_paused_at and self._has_whole_frame:
-            data = bytes(self._pending)
-            self._pending.clear()
+            data = self._pending.take()
             self.active_at = self._loop.time()
             try:
                 self._feed(data)
             except RemoteProtocolError as error:
-                self.close(f"broke the protocol: {error}")
+                self.close(f"broke the protocol: {error}", CloseReason.PROTOCOL)
 
     def _sniff(self, data: bytes) -> None:
         self._is_sniffing = False
@@ -278,16 +544,24 @@ class Connection(asyncio.Protocol):
             plain = self._tls.receive(data)
         finally:
             output = self._tls.pending_output()
-            if output:
-                self._transport.write(output)
+            if output and self.is_open:
+                self._write(self._transport, output)
         if self._tls.is_ready and not was_ready:
             self._listener.handshakes.end(self)
             self.peer_subject = self._tls.peer_subject()
         if self._tls.is_ready and not plain and not self._pending:
             self._frame_began_at = 0.0
         if self._tls.is_closed and not plain:
-            self.close("ended TLS")
+            self.close("ended TLS", CloseReason.TLS)
         return plain
+
+    def _callback_failed(self, callback: str, error: Exception) -> None:
+        """An exception that should not be. It ends this connection, and nobody else notices."""
+        self._listener.closings.callback_failed(join_address(*self.peer), callback, error)
+        self.is_open = False
+        self._closed_at = self._loop.time()
+        self._pending.clear()
+        self.abort()
 
     def _fail_waiters(self) -> None:
         for waiter in self._waiters.values():
@@ -295,7 +569,7 @@ class Connection(asyncio.Protocol):
                 waiter.set_exception(ConnectionClosed(f"{join_address(*self.peer)} is gone"))
 
 
-def _needed_bytes(data: bytes | bytearray, limits: WireLimits) -> int:
+def _needed_bytes(data: bytes, limits: WireLimits) -> int:
     """How many bytes the frame at the start of `data` takes, or how many we need to know. Raises for bad lengths."""
     if len(data) >= FRAME_HEAD.size:
         total, type_and_header = FRAME_HEAD.unpack_from(data)

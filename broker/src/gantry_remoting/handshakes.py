@@ -6,11 +6,13 @@ honest one is over in milliseconds, so when there are too many, the oldest goes:
 
 from typing import Protocol, final
 
+from gantry_remoting.closings import CloseReason
+
 
 class Shaking(Protocol):
     """A connection, as far as it matters here."""
 
-    def close(self, reason: str) -> None: ...
+    def close(self, text: str, reason: CloseReason) -> None: ...
 
 
 @final
@@ -29,7 +31,7 @@ class Handshakes:
         if len(self._under_way) >= self._most:
             oldest = next(iter(self._under_way))
             del self._under_way[oldest]
-            oldest.close("made room for a younger TLS handshake")
+            oldest.close("made room for a younger TLS handshake", CloseReason.HANDSHAKES)
         self._under_way[connection] = None
 
     def end(self, connection: Shaking) -> None:

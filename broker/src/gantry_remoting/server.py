@@ -6,20 +6,26 @@ is closed with one log line, and nobody else notices.
 """
 
 import asyncio
+import logging
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, final
 
 from gantry_remoting.addresses import join_address, listen
+from gantry_remoting.budgets import ByteBudget, Holding, ReplyTurns
 from gantry_remoting.certificates import CertificateSource
-from gantry_remoting.connection import PASS_REPLY_BYTES_MAX, Connection, Service
+from gantry_remoting.closings import CloseReason, Closings
+from gantry_remoting.connection import OVERDUE, PASS_REPLY_BYTES_MAX, Connection, Service
 from gantry_remoting.handshakes import Handshakes
 from gantry_remoting.settings import ListenerSettings, TlsMode
+from gantry_remoting.turns import ReadTurns
 from gantry_wire.command import Command, decode_command
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, Frame, check_frame_head
 from gantry_wire.limits import WireLimits
+
+log = logging.getLogger(__name__)
 
 SWEEP_INTERVAL_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 1.0
@@ -42,8 +48,25 @@ class Listener:
         self.settings = settings
         self.certificates = certificates
         self.handshakes = Handshakes(settings.handshakes_max)
+        self.closings = Closings(log)
+        self.first_frame_bytes_max = settings.first_frame_bytes_max
+        """The limit of a frame before its connection has authenticated; may change while the port is open."""
+        self.frame_budget = ByteBudget(
+            settings.unfinished_frame_bytes_max, CloseReason.FRAME_BUDGET, self._frames, self._now
+        )
+        self.unauthenticated_budget = ByteBudget(
+            settings.unauthenticated_frame_bytes_max,
+            CloseReason.UNAUTHENTICATED_BUDGET,
+            self._unauthenticated_frames,
+            self._now,
+        )
+        self.reply_budget = ByteBudget(
+            settings.unread_reply_bytes_max, CloseReason.REPLY_BUDGET, self._replies, self._now
+        )
+        self.reply_turns = ReplyTurns(settings.turn_reply_bytes_max, lambda callback: self._loop.call_soon(callback))
         self._own_certificates: CertificateSource[ssl.SSLContext] | None = None
         self.connections: set[Connection] = set()
+        self.read_turns = ReadTurns(settings.turn_connections_max, lambda callback: self.loop.call_soon(callback))
         self._per_address: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
         self._emptied = asyncio.Event()
@@ -115,10 +138,10 @@ class Listener:
         """Whether there is room for one more; closes it when not."""
         address = connection.peer[0]
         if len(self.connections) >= self.settings.connections_max:
-            connection.close("is one connection too many for this port")
+            connection.close("is one connection too many for this port", CloseReason.CONNECTIONS)
             return False
         if self._per_address[address] >= self.settings.connections_per_address_max:
-            connection.close("is one connection too many for its address")
+            connection.close("is one connection too many for its address", CloseReason.ADDRESS)
             return False
         self.connections.add(connection)
         self._per_address[address] += 1
@@ -138,15 +161,39 @@ class Listener:
             self._emptied.set()
         return True
 
+    def _now(self) -> float:
+        return self._loop.time()
+
+    def _frames(self) -> Iterator[Holding]:
+        return (
+            Holding(connection, connection.frame_bytes, connection.frame_since)
+            for connection in self.connections
+            if connection.frame_bytes
+        )
+
+    def _unauthenticated_frames(self) -> Iterator[Holding]:
+        return (
+            Holding(connection, connection.frame_bytes, connection.frame_since)
+            for connection in self.connections
+            if connection.frame_bytes and not connection.is_authenticated
+        )
+
+    def _replies(self) -> Iterator[Holding]:
+        for connection in self.connections:
+            reply_bytes = connection.reply_bytes
+            if reply_bytes:
+                yield Holding(connection, reply_bytes, connection.reply_since)
+
     def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
         now = self._loop.time()
         for connection in list(self.connections):
+            connection.note_reading(now)
             reason = connection.overdue(now)
             if reason is not None:
-                connection.close(reason)
+                connection.close(OVERDUE[reason], reason)
             if connection.is_stuck(now):
                 connection.abort()
-        self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
 
 __all__ = ["PASS_REPLY_BYTES_MAX", "CommandService", "Connection", "Listener", "Service"]

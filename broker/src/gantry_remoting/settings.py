@@ -154,8 +154,43 @@ class ListenerSettings:
     reply_bytes_max: int = 64 * 1024 * 1024
     """Close a connection with more unread replies than this."""
 
-    reply_bytes_high: int = 4 * 1024 * 1024
-    """Stop reading requests of a connection while more reply bytes than this wait for it."""
+    reply_bytes_high: int = 1024 * 1024
+    """Stop reading requests of a connection while more reply bytes than this wait for it. The kernel holds some more,
+    so a reader at full speed never waits, and a hundred slow ones fit `unread_reply_bytes_max`."""
+
+    turn_bytes_max: int = 128 * 1024
+    """Stop reading a connection for the rest of a turn of the event loop when it has delivered this much in it. libuv
+    reads a busy socket up to 32 times in one turn, 8 MB or half a second of sends; no timer runs and no other
+    connection is served meanwhile. One full read of uvloop (256,000 bytes) reaches this bound, so a burst is handled
+    in slices of 2 to 20 ms."""
+
+    turn_connections_max: int = 4
+    """Of the connections that have delivered their share of a turn, read so many again in the next one, and the others
+    after them: about 1 MB or 10 ms of sends. Beside a hundred flooders a small request so waits no longer than beside
+    four."""
+
+    turn_reply_bytes_max: int = 16 * 1024 * 1024
+    """Handle no more requests of this port in a turn of the event loop in which this much was written: one small
+    request may ask for 8 MiB, and connections that are closed for it are freed only when the turn ends."""
+
+    unfinished_frame_bytes_max: int = 128 * 1024 * 1024
+    """Budget of the port for frames that have begun and not ended, of all connections together: 32 sends of 4 MiB that
+    arrive side by side. Beyond it the connections are closed whose part costs most, by bytes times age."""
+
+    unauthenticated_frame_bytes_max: int = 32 * 1024 * 1024
+    """The same for connections that have not authenticated yet, where the service asks for that: enough for eight first
+    requests of 4 MiB at once, and all that strangers may cost."""
+
+    unread_reply_bytes_max: int = 256 * 1024 * 1024
+    """Budget of the port for replies that peers have not read, of all connections together: a hundred consumers that
+    read slowly, with all that one may have waiting. Beyond it connections are closed in the same order."""
+
+    is_guarded: bool = False
+    """Whether the service authenticates its peers, as with access control; until then a connection is a stranger's."""
+
+    first_frame_bytes_max: int = 16 * 1024 * 1024
+    """The largest frame of a connection that has not authenticated. A signature covers the whole body, and the first
+    request may be a send: the limit must leave room for the largest message, and need not for more."""
 
     handshakes_max: int = 256
     """TLS handshakes under way at once; one more, and the oldest is closed. An honest one takes milliseconds, so this

@@ -12,6 +12,9 @@ from gantry_remoting.subject import subject_text
 
 TLS_HANDSHAKE_BYTE: Final = 0x16
 _READ_BYTES: Final = 256 * 1024
+HANDSHAKE_BYTES_MAX: Final = 64 * 1024
+"""What a peer may send before its handshake is over. An honest one takes a few kilobytes, with a chain of certificates
+some 20; OpenSSL alone would gather 130 and take more than twice as much memory for it."""
 
 
 @final
@@ -22,6 +25,7 @@ class TlsLayer:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._handshake_bytes = 0
         self.is_ready = False
         self.is_closed = False
 
@@ -32,6 +36,9 @@ class TlsLayer:
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
+                self._handshake_bytes += len(data)
+                if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
+                    raise ssl.SSLError(f"a handshake of more than {HANDSHAKE_BYTES_MAX} bytes") from None
                 return b""
             self.is_ready = True
         plain: list[bytes] = []

@@ -39,6 +39,47 @@ class Role(IntEnum):
     SLAVE = 3
 
 
+class RefusalReason(IntEnum):
+    """Why a broker refuses requests that are right in themselves. The number is the place of its counter."""
+
+    QUEUE_TIMEOUT = 0
+    """Sends arrive faster than they are stored, and have done so for a while: `[TIMEOUT_CLEAN_QUEUE]`."""
+    PAGE_CACHE_BUSY = 1
+    """An append took longer than `osPageCacheBusyTimeOutMills`: `[PCBUSY_CLEAN_QUEUE]`."""
+    WAITING_FULL = 2
+    """`sendThreadPoolQueueCapacity` sends wait for the disk or a slave: `[OVERLOAD]`."""
+    HELD_PULLS_FULL = 3
+    """As many long polls are held as may be: `[OVERLOAD]`."""
+    NO_WRITE_BUFFER = 4
+    """The write buffer pool is used up: `[REJECTREQUEST]`."""
+    DISK_FULL = 5
+    DISK_TOO_SLOW = 6
+    """The next file of the log could not be made in time."""
+    LOG_READ_ONLY = 7
+    """A flush failed, or the broker stops."""
+    NOT_MASTER = 8
+    """A slave, or a master that hands over."""
+    DRAINING = 9
+    """A master that takes nothing more from clients."""
+    NOT_SERVING = 10
+    """A broker without a role."""
+    STORE_FAILED = 11
+    """An unexpected error of the store; the log has its traceback."""
+    QUESTIONS_FULL = 12
+    """As many requests to consumers wait for their answers as may be: `[OVERLOAD]`."""
+    REBUILDING = 13
+    """A consume queue or the index is being rebuilt from the log."""
+    UNKNOWN_REQUEST = 14
+    """A request code that this broker, or this port of it, does not serve: code 3."""
+    PROPERTY_FILTER = 15
+    """A filter over properties while `enablePropertyFilter` is false."""
+
+    @property
+    def label(self) -> str:
+        """Its name in logs and metrics."""
+        return self.name.lower()
+
+
 class Medium(IntEnum):
     """Where the write buffer lies."""
 
@@ -118,3 +159,29 @@ class Status:
     """The first 16."""
     certificate_ends_wall_ms: int | None = None
     """When the first of the broker's TLS certificates ends; since layout 1.1."""
+    queues_rebuilding: int | None = None
+    """Consume queues that are being rebuilt from the log now, since layout 1.2; None for none as well."""
+    queue_units_rebuilt: int | None = None
+    """Units of consume queues that were found wrong and rebuilt since the start."""
+    index_rebuilds: int | None = None
+    """How often the key index was found wrong, or without room, and rebuilt since the start."""
+    refused_requests: tuple[int, ...] = ()
+    """Since the start, at the place of each `RefusalReason`; since layout 1.2. Empty: none, or not known."""
+    damaged_records: int | None = None
+    """Stored records that are known to be damaged now; this and what follows since layout 1.2."""
+    damaged_bytes: int | None = None
+    damaged_records_found: int | None = None
+    """Since the start, as the next two."""
+    healed_records: int | None = None
+    lost_records: int | None = None
+    """Damaged ones that no replica could give."""
+    scrub_position: int | None = None
+    """The log is scrubbed up to there in this pass."""
+    scrubbed_bytes: int | None = None
+    """Since the start."""
+    scrub_pass_ended_wall_ms: int | None = None
+    """When the scrubber came to the log's end last; 0 before the first time."""
+    log_missing_bytes: int | None = None
+    """Of the log, durable once and gone, and not accepted as lost; None for nothing; since layout 1.2."""
+    log_accepted_loss_bytes: int | None = None
+    """Of the log, accepted as lost by an operator; None for nothing; since layout 1.2."""

@@ -20,12 +20,13 @@ import zlib
 from typing import Any, Final, TypeVar
 
 from gantry_status.errors import PageDamaged, PageForeign, PageTooShort, PageVersionUnknown
-from gantry_status.facts import Medium, Origin, Phase, Role, SlaveStatus, Status
+from gantry_status.facts import Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
 
 MAGIC: Final = b"GANTRYST"
 MAJOR: Final = 1
-MINOR: Final = 1
-"""1.1: certificate_ends_wall_ms."""
+MINOR: Final = 2
+"""1.1: certificate_ends_wall_ms. 1.2: refused_requests, damage, scrubbing, missing log data, and rebuilds of queues
+and index."""
 
 UNKNOWN: Final = -1
 """A number that is not known, or not yet. None outside this file."""
@@ -35,6 +36,7 @@ COPY_BYTES: Final = 1792
 COPY_BYTES_MAX: Final = 64 * 1024
 COPIES_COUNT: Final = 2
 SLAVES_COUNT_MAX: Final = 16
+REFUSALS_COUNT_MAX: Final = 16
 ERROR_BYTES_MAX: Final = 255
 
 FLAG_CRASH_SAFE: Final = 1
@@ -86,7 +88,21 @@ COPY_FIELDS: Final = (
     ("last_error", "256p"),
     ("slaves", "1024s"),
     ("certificate_ends_wall_ms", "q"),
-    ("reserved_2", "312x"),
+    ("refused_requests", "128s"),
+    ("damaged_records", "q"),
+    ("damaged_bytes", "q"),
+    ("damaged_records_found", "q"),
+    ("healed_records", "q"),
+    ("lost_records", "q"),
+    ("scrub_position", "q"),
+    ("scrubbed_bytes", "q"),
+    ("scrub_pass_ended_wall_ms", "q"),
+    ("reserved_2", "80x"),
+    ("log_missing_bytes", "q"),
+    ("log_accepted_loss_bytes", "q"),
+    ("queues_rebuilding", "q"),
+    ("queue_units_rebuilt", "q"),
+    ("index_rebuilds", "q"),
 )
 SLAVE_FIELDS: Final = (
     ("is_used", "B"),
@@ -108,10 +124,26 @@ COPY: Final = _struct(COPY_FIELDS)
 SLAVE: Final = _struct(SLAVE_FIELDS)
 SEQUENCE: Final = struct.Struct(">Q")
 _CRC: Final = struct.Struct(">I")
+_REFUSALS: Final = struct.Struct(f">{REFUSALS_COUNT_MAX}q")
 _CRC_POSITION: Final = SEQUENCE.size
 _CRC_END: Final = _CRC_POSITION + _CRC.size
-_YOUNGER: Final = frozenset({"certificate_ends_wall_ms"})
+_YOUNGER: Final = frozenset(
+    {
+        "certificate_ends_wall_ms",
+        "log_missing_bytes",
+        "log_accepted_loss_bytes",
+        "queues_rebuilding",
+        "queue_units_rebuilt",
+        "index_rebuilds",
+    }
+)
 """Numbers where older writers left zeros, and so zero is not known."""
+
+_ONE_HIGHER: Final = frozenset(
+    ("damaged_records", "damaged_bytes", "damaged_records_found", "healed_records", "lost_records", "scrub_position",
+     "scrubbed_bytes", "scrub_pass_ended_wall_ms")
+)  # fmt: skip
+"""Younger numbers that may well be zero: written as one more than they are, since zero is not known."""
 
 _NUMBERS: Final = tuple(name for name, code in COPY_FIELDS if code == "q")
 _NAMES: Final = tuple(name for name, code in COPY_FIELDS if not code.endswith("x"))
@@ -122,6 +154,7 @@ PAGE_BYTES: Final = HEADER_BYTES + COPIES_COUNT * COPY_BYTES
 assert HEADER.size == HEADER_BYTES
 assert COPY.size == COPY_BYTES
 assert SLAVE.size * SLAVES_COUNT_MAX == 1024
+assert len(RefusalReason) <= REFUSALS_COUNT_MAX
 assert PAGE_BYTES == 4096
 
 
@@ -178,6 +211,7 @@ def encode_copy(sequence: int, status: Status) -> bytes:
     assert sequence > 0 and sequence % 2 == 0, sequence
     flags = FLAG_CRASH_SAFE * status.is_crash_safe | FLAG_SENDS_REFUSED * status.is_refusing_sends
     values: dict[str, int | bytes] = {name: _number(getattr(status, name)) for name in _NUMBERS}
+    values |= {name: (getattr(status, name) or 0) + 1 for name in _ONE_HIGHER if getattr(status, name) is not None}
     values |= {
         "sequence": sequence,
         "crc": 0,
@@ -187,6 +221,7 @@ def encode_copy(sequence: int, status: Status) -> bytes:
         "pool_medium": status.pool_medium,
         "store_uuid": _uuid_bytes(status.store_uuid),
         "last_error": bounded_utf8(status.last_error, ERROR_BYTES_MAX),
+        "refused_requests": _encode_refusals(status.refused_requests),
         "slaves": b"".join(map(_encode_slave, status.slaves[:SLAVES_COUNT_MAX])),
     }
     data = COPY.pack(*(values[name] for name in _NAMES))
@@ -201,6 +236,7 @@ def decode_copy(data: bytes) -> Status | None:
         return None
     numbers: dict[str, Any] = {name: _known(values[name]) for name in _NUMBERS}
     numbers |= {name: numbers[name] or None for name in _YOUNGER}
+    numbers |= {name: values[name] - 1 if values[name] > 0 else None for name in _ONE_HIGHER}
     return Status(
         **numbers,
         phase=_member(Phase, values["phase"]),
@@ -210,6 +246,7 @@ def decode_copy(data: bytes) -> Status | None:
         is_refusing_sends=bool(values["flags"] & FLAG_SENDS_REFUSED),
         store_uuid=_uuid(values["store_uuid"]),
         last_error=values["last_error"].decode(errors="replace"),
+        refused_requests=_decode_refusals(values["refused_requests"]),
         slaves=tuple(_decode_slaves(values["slaves"])),
     )
 
@@ -222,6 +259,17 @@ def sequence_of(data: bytes) -> int:
 
 def _copy_crc(data: bytes) -> int:
     return zlib.crc32(data[_CRC_END:], zlib.crc32(data[:_CRC_POSITION]))
+
+
+def _encode_refusals(counts: tuple[int, ...]) -> bytes:
+    return _REFUSALS.pack(*counts, *[0] * (REFUSALS_COUNT_MAX - len(counts)))
+
+
+def _decode_refusals(data: bytes) -> tuple[int, ...]:
+    """Without the zeros at the end, which an older writer left everywhere."""
+    counts = _REFUSALS.unpack(data)
+    used = max((place for place, count in enumerate(counts, start=1) if count), default=0)
+    return counts[:used]
 
 
 def _encode_slave(slave: SlaveStatus) -> bytes:

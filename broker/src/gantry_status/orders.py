@@ -134,6 +134,17 @@ class Flush(Order, frozen=True, tag="flush"):
     """Have on disk what is written now. Answered when it is."""
 
 
+@final
+class AcceptLoss(Order, frozen=True, kw_only=True, tag="accept-loss"):
+    """Go on without the log data that is missing, for good. Answered with ``HaStatus``; nothing missing, nothing done.
+
+    Refused by a slave, which gets what it lacks from its master, and by a master that still compares with its slaves.
+    """
+
+    by: Name = ""
+    """Who has decided it, for people."""
+
+
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +163,18 @@ class SlaveState(msgspec.Struct, frozen=True, kw_only=True):
     received: int = UNKNOWN
     flushed: int = UNKNOWN
     ack_age_ms: int = UNKNOWN
+
+
+@final
+class RangeState(msgspec.Struct, frozen=True, kw_only=True):
+    """A range of the log that is missing, or whose loss was accepted."""
+
+    start: int
+    end: int
+    cause: str = ""
+    """Where it lies: all, head, middle or tail."""
+    accepted_ms: int = UNKNOWN
+    """When an operator accepted its loss, in milliseconds since 1970; -1 if nobody has."""
 
 
 @final
@@ -214,6 +237,10 @@ class HaStatus(Answer, frozen=True, kw_only=True, tag="status"):
     """Whether it has no role since its process ended, and nothing else: as far as it knows, it may have it again."""
     is_regained: bool = False
     """Whether it is a master that has been another process in the same epoch."""
+    missing: list[RangeState] = []
+    """Ranges of the log that were on its disk and are gone. Not empty, it takes no sends."""
+    accepted: list[RangeState] = []
+    """Ranges whose loss an operator has accepted."""
 
 
 @final
@@ -245,7 +272,7 @@ class Failed(Answer, frozen=True, kw_only=True, tag="failed"):
     reason: str
 
 
-StatusOrder = AskStatus | Promote | Regain | Follow | Fence | Drain | Lease | Flush
+StatusOrder = AskStatus | Promote | Regain | Follow | Fence | Drain | Lease | Flush | AcceptLoss
 """All that are answered with a status."""
 AnyOrder = AskPromise | StatusOrder
 AnyAnswer = HaStatus | Promised | Refused | Failed

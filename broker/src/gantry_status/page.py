@@ -66,7 +66,7 @@ class PageWriter:
         temporary = f"{path}.new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-        self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._write(encode_header(origin) + bytes(PAGE_BYTES - HEADER_BYTES), 0)

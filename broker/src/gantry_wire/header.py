@@ -22,6 +22,13 @@ _BINARY_FIXED: Final = struct.Struct(">hBhiii")
 assert _BINARY_FIXED.size == 17
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
+_LENGTH: Final = struct.Struct(">I")
+"""A negative length is read as one that passes every end."""
+
+_LETTER_FIELD: Final = struct.Struct(">HBI")
+"""Length of the name, a name of one letter, length of the value."""
+
+_LETTERS: Final = tuple(map(chr, range(128)))
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 
 
@@ -102,6 +109,20 @@ def _json_text(value: Any) -> str:
 
 
 def _decode_binary(data: bytes, limits: WireLimits) -> Header:
+    code, language, version, opaque, flag, remark, ext = binary_parts(data, limits)
+    return Header(
+        code=code,
+        opaque=opaque,
+        flag=flag,
+        language=LANGUAGE_NAMES.get(language, "OTHER"),
+        version=version,
+        remark=remark,
+        ext=ext,
+    )
+
+
+def binary_parts(data: bytes, limits: WireLimits) -> tuple[int, int, int, int, int, str | None, dict[str, str]]:
+    """(code, language, version, opaque, flag, remark, map) of a binary header. Raises RemoteProtocolError."""
     try:
         code, language, version, opaque, flag, remark_bytes = _BINARY_FIXED.unpack_from(data, 0)
         position = _BINARY_FIXED.size
@@ -116,32 +137,34 @@ def _decode_binary(data: bytes, limits: WireLimits) -> Header:
         ext = _decode_binary_map(data, position, position + ext_bytes, limits)
     except (struct.error, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"a binary header is cut short or not UTF-8: {error}") from error
-    return Header(
-        code=code,
-        opaque=opaque,
-        flag=flag,
-        language=LANGUAGE_NAMES.get(language, "OTHER"),
-        version=version,
-        remark=remark,
-        ext=ext,
-    )
+    return code, language, version, opaque, flag, remark, ext
 
 
 def _decode_binary_map(data: bytes, position: int, end: int, limits: WireLimits) -> dict[str, str]:
+    """The pairs of `data` in [position, end). Sends have names of one letter: these are read in one step."""
     ext: dict[str, str] = {}
+    unpack, unpack_length, letters, last = _LETTER_FIELD.unpack_from, _LENGTH.unpack_from, _LETTERS, end - 7
+    text = data.decode("latin-1")  # one character for each byte: what is ASCII needs no decoding of its own
     while position < end:
-        name_end = position + 2 + ((data[position] << 8) | data[position + 1] if position + 2 <= end else end)
-        if name_end + 4 > end:
-            raise RemoteProtocolError("a field's name passes the end of its map")
-        name = data[position + 2 : name_end].decode()
-        (value_bytes,) = _INT.unpack_from(data, name_end)
-        position = name_end + 4 + value_bytes
-        if value_bytes < 0 or position > end:
+        name_bytes, letter, value_bytes = unpack(data, position) if position <= last else (0, 0, 0)
+        if name_bytes == 1 and letter < 128:
+            name, start = letters[letter], position + 7
+        else:
+            name_end = position + 2 + ((data[position] << 8) | data[position + 1] if position + 2 <= end else end)
+            if name_end + 4 > end:
+                raise RemoteProtocolError("a field's name passes the end of its map")
+            name, start = text[position + 2 : name_end], name_end + 4
+            if not name.isascii():
+                name = data[position + 2 : name_end].decode()
+            (value_bytes,) = unpack_length(data, name_end)
+        position = start + value_bytes
+        if position > end:
             raise RemoteProtocolError("a field's value passes the end of its map")
         if value_bytes:
-            ext[name] = data[name_end + 4 : position].decode()
-        if len(ext) > limits.ext_fields_max:
-            raise RemoteProtocolError(f"a header passes the limit of {limits.ext_fields_max} fields")
+            value = text[start:position]
+            ext[name] = value if value.isascii() else data[start:position].decode()
+            if len(ext) > limits.ext_fields_max:
+                raise RemoteProtocolError(f"a header passes the limit of {limits.ext_fields_max} fields")
     return ext
 
 

@@ -17,10 +17,10 @@ import struct
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
-from zlib import crc32
 
 import msgspec
 
+from gantry_wire.checksum import crc32
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.properties import parse_properties

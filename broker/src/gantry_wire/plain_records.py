@@ -10,8 +10,8 @@ ten gigabytes that a start may have to read.
 import struct
 from collections.abc import Iterator
 from typing import Final
-from zlib import crc32
 
+from gantry_wire.checksum import crc32
 from gantry_wire.message import (
     CRC_MASK,
     FLAG_BORN_HOST_V6,

@@ -12,8 +12,8 @@ or one over other bytes, says nothing.
 
 import struct
 from typing import Final
-from zlib import crc32
 
+from gantry_wire.checksum import crc32
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.properties import ended_properties
 

@@ -160,9 +160,10 @@ class ServerProcess:
         raise ServerFailed(f"{self.name}: /proc/{self.pid}/status has no RssAnon")
 
 
-def name_server(directory: Path, port: int) -> ServerProcess:
-    """A name server on `port`, its files below `directory`."""
+def name_server(directory: Path, port: int, more: Sequence[str] = ()) -> ServerProcess:
+    """A name server on `port`, its files below `directory`; `more` are options of its command."""
     arguments = ["-m", "gantry_nameserver", "--listen", f"{HOST}:{port}", "--data", str(directory / "nameserver")]
+    arguments += more
     return ServerProcess("nameserver", arguments, "name server listening on", directory)
 
 

@@ -40,6 +40,12 @@ class Nothing:
     def whole_records(self, offset: int, bytes_max: int) -> bytes:
         return b""
 
+    def records_through(self, start: int, end: int) -> bytes:
+        return b""
+
+    def healthy_records(self, start: int, end: int) -> bytes:
+        return b""
+
     def append(self, data: bytes, offset: int) -> None:
         self.received = offset + len(data)
 

@@ -14,9 +14,9 @@ from replication.plans import Plan
 from replication.rounds import scene
 from replication.supervisor import PATIENCE_S
 
-from gantry_broker.ha.sealed_file import write_sealed
 from gantry_broker.ha.wholeness import WholeRecord
 from gantry_broker.ports import RealDisk
+from gantry_broker.store.sealed_file import write_sealed
 from gantry_status.orders import AskPromise, Drain, Fence, HaRole, OrderRefused, Regain
 
 SYNC = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())

@@ -114,10 +114,10 @@ GUARDS: Final[dict[str, Callable[[], None]]] = {
 
 
 def take_files_for_old() -> None:
-    """Every closed file is as old as can be: nobody waits for hours until it has expired."""
-    from gantry_broker.store import removal
+    """Every closed file is as old as can be, so that a test need not wait for hours until it has expired."""
+    from gantry_broker.store.retention_clock import RetentionClock
 
-    replace(removal, "newest_store_time", lambda files, index, *, log_newest_ms: 0)
+    replace(RetentionClock, "stored_by", lambda clock, end, newest_ms: 0)
 
 
 def fail_on_signal() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simulation.model import Model, Piece, Queue
 
+from gantry_broker.errors import IndexRebuilding
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.testing.faulty_disk import FaultyDisk
 
@@ -70,8 +71,21 @@ def check_keys(store: MessageStore, model: Model, shown: int) -> None:
     """Every message before ``shown`` is found by its key."""
     for piece in model.records():
         if piece.queue is not None and piece.start < shown:
-            found, _, _ = store.query_keys(piece.queue[0], piece.key, 64, 0, 1 << 60)
+            found = records_by_key(store, piece.queue[0], piece.key)
+            if found is None:
+                return
             assert piece.data in found, f"the message at {piece.start} is not found by its key"
+
+
+def records_by_key(store: MessageStore, topic: str, key: str) -> list[bytes] | None:
+    """What the index leads to, after what was found wrong is rebuilt; None if the rebuild has met a full disk."""
+    while store.repair.step():
+        pass
+    try:
+        return store.query_keys(topic, key, 64, 0, 1 << 60)[0]
+    except IndexRebuilding:
+        assert store.repair.index is not None and store.repair.index.is_waiting_for_room, "the index is not rebuilt"
+        return None
 
 
 class Consumer:

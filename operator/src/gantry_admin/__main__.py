@@ -12,6 +12,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -28,10 +29,13 @@ from gantry_admin.settings import (
     LogSettings,
     PeerSettings,
     SidecarSettings,
+    option_of,
     parse_address,
     validated,
 )
 from gantry_remoting.audit import always_log
+from gantry_remoting.file_access import limit_new_files
+from gantry_remoting.http_admission import HttpLimitSettings
 from gantry_wire.structs import ready_structs
 
 EXIT_SETTINGS: Final = 2
@@ -61,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     made.add_argument("--ignore-unknown", action="store_true", help="leave out options of newer versions, and say so")
     _access_options(made.add_argument_group("who may what"))
+    _http_options(made.add_argument_group("what connections may cost"))
     _log_options(made.add_argument_group("ranges of the log"))
     _group_options(made.add_argument_group("readiness and the group"))
     _lease_options(made.add_argument_group("the shard's Lease in Kubernetes"))
@@ -84,6 +89,24 @@ def _broker_tls_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--broker-tls-verify", default="full", choices=["full", "authority", "none"], help="[default: full]"
     )
+
+
+def _http_options(group: argparse._ArgumentGroup) -> None:
+    texts = {
+        "connections_max": ("N", "connections of the main port"),
+        "connections_per_address_max": ("N", "connections of one address"),
+        "probe_connections": ("N", "more connections, for probes only"),
+        "handshake_timeout_ms": ("MS", "for a TLS handshake"),
+        "head_timeout_ms": ("MS", "for the head of a request"),
+        "body_timeout_ms": ("MS", "for the body of a request"),
+        "idle_timeout_ms": ("MS", "between two requests"),
+        "reader_timeout_ms": ("MS", "for an answer that is not read"),
+    }
+    for one in fields(HttpLimitSettings):
+        unit, text = texts[one.name]
+        group.add_argument(
+            f"--http-{option_of(one.name)}", type=int, default=one.default, metavar=unit, help=f"{text} [%(default)s]"
+        )
 
 
 def _log_options(group: argparse._ArgumentGroup) -> None:
@@ -160,6 +183,12 @@ def settings_of(options: argparse.Namespace) -> SidecarSettings:
                 bytes_per_second=options.log_rate, burst_bytes=options.log_burst,
                 readers_max=options.log_readers, range_bytes_max=options.log_range_max, niceness=options.log_nice,
             ),
+            http=HttpLimitSettings(
+                **{
+                    one.name: getattr(options, f"http_{option_of(one.name).replace('-', '_')}")
+                    for one in fields(HttpLimitSettings)
+                }
+            ),
             health=HealthSettings(
                 stale_ms=options.stale_after, down_after_ms=options.down_after, up_after_ms=options.up_after,
                 lag_bytes_max=options.max_lag,
@@ -205,6 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
     always_log()
     if left_out:
         log.warning("options are left out that this version does not know: %s", ", ".join(left_out))
+    limit_new_files()
     try:
         settings = settings_of(options)
         with no_garbage():

@@ -23,7 +23,7 @@ from gantry_admin.docs_page import docs_page
 from gantry_admin.errors import Problem
 from gantry_admin.metrics import Exposition
 from gantry_admin.recent_lines import RecentLines
-from gantry_admin.routes import log, messages, observe, probes, role, status, tables
+from gantry_admin.routes import console, log, messages, observe, probes, role, status, tables
 from gantry_admin.sidecar import Sidecar
 from gantry_wire.version import VERSION
 
@@ -55,7 +55,7 @@ def make_app(
     app.state.recent = recent or RecentLines(logging.Formatter())
     app.state.exposition = Exposition(sidecar)
     app.state.bundling = asyncio.Lock()
-    for module in (probes, status, tables, messages, role, log, observe):
+    for module in (probes, status, tables, messages, role, log, observe, console):
         app.include_router(module.router)
     if sidecar.settings.openapi:
         _serve_openapi(app)

@@ -10,13 +10,10 @@ as they run, so that one is a door: each connection that begins gets its session
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
-
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gantry_admin.errors import SettingsError
 from gantry_admin.settings import AccessSettings
@@ -90,24 +87,3 @@ def subject_of(certificate: Mapping[str, Any] | None) -> str | None:
         return None
     pairs = {name: value for rdn in certificate.get("subject", ()) for name, value in rdn}
     return str(pairs.get("commonName", "without a name"))
-
-
-def recording_protocol(subjects: dict[tuple[str, int], str]) -> type[H11Protocol]:
-    """The server's protocol, that puts down whose certificate each connection has shown, for as long as it is open."""
-
-    class Recording(H11Protocol):
-        _peer: tuple[str, int] | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            subject = subject_of(transport.get_extra_info("peercert"))
-            if subject is not None and self.client is not None:
-                self._peer = (self.client[0], self.client[1])
-                subjects[self._peer] = subject
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            if self._peer is not None:
-                subjects.pop(self._peer, None)
-            super().connection_lost(exc)
-
-    return Recording

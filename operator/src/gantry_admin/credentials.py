@@ -27,7 +27,8 @@ class _Token(NamedTuple):
     digest: bytes
 
 
-def _digest(token: str) -> bytes:
+def token_digest(token: str) -> bytes:
+    """What is kept of a token."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -81,11 +82,15 @@ class TokenFile:
 
     def name_of(self, token: str) -> str | None:
         """Whose token it is. Looks at every one, so that time tells nothing."""
-        digest, name = _digest(token), None
+        digest, name = token_digest(token), None
         for one in self._tokens:
             if hmac.compare_digest(one.digest, digest):
                 name = one.name
         return name
+
+    def knows(self, digest: bytes) -> bool:
+        """Whether the token with this digest is still in the file."""
+        return any(hmac.compare_digest(one.digest, digest) for one in self._tokens)
 
     def _load(self) -> None:
         facts = self.path.stat()
@@ -95,7 +100,7 @@ class TokenFile:
         if facts.st_size > FILE_BYTES_MAX:
             raise SettingsError(f"{self.path} has {facts.st_size} bytes; that is no file of tokens")
         pairs = parse_tokens(self.path.read_text(encoding="utf-8"), self.path)
-        self._tokens = tuple(_Token(name, _digest(token)) for name, token in pairs)
+        self._tokens = tuple(_Token(name, token_digest(token)) for name, token in pairs)
         self._first = pairs[0][1]
         self._stamp = stamp
 

@@ -177,6 +177,14 @@ class StatusDocument(Document):
     certificate_ends_wall_ms: int | None = Field(
         default=None, description="When the first of the broker's TLS certificates ends."
     )
+    log_missing_bytes: int | None = Field(
+        default=None,
+        description="Bytes of the log that were on the disk and are gone; the broker takes no sends before an operator"
+        " accepts that. Null when nothing is missing, and from a broker that does not know.",
+    )
+    log_accepted_loss_bytes: int | None = Field(
+        default=None, description="Bytes of the log whose loss an operator has accepted; null for none."
+    )
     last_error: str | None
     last_error_wall_ms: int | None
     lease: LeaseDocument | None = Field(default=None, description="Where this sidecar was given a Lease to renew.")

@@ -17,7 +17,8 @@ import asyncio
 from enum import Enum
 from typing import Final, NamedTuple, final
 
-from gantry_admin.credentials import TokenFile
+from gantry_admin.console_sessions import ConsoleSessions, Grant
+from gantry_admin.credentials import TokenFile, token_digest
 from gantry_admin.errors import Problem, SettingsError
 from gantry_admin.settings import Address, SidecarSettings, parse_address
 
@@ -54,6 +55,7 @@ class Guard:
         access = settings.access
         self._writers: Final = None if access.token_file is None else TokenFile(access.token_file)
         self._readers: Final = None if access.read_token_file is None else TokenFile(access.read_token_file)
+        self.sessions: Final = ConsoleSessions()
         own = settings.peers.token_file
         self._for_peers: Final = (self._readers or self._writers) if own is None else TokenFile(own)
         self._has_credentials: Final = access.has_credentials
@@ -83,7 +85,22 @@ class Guard:
                 name = None if file is None else file.name_of(token.strip())
                 if name is not None:
                     return Caller(f"token:{name}", may_change)
+            grant = self.sessions.grant_of(token.strip())
+            if grant is not None and self._knows(grant):
+                return Caller(f"{grant.name} (console)", grant.may_change)
         raise Problem(401, "the token is not known", headers=UNAUTHORIZED_HEADERS)
+
+    def new_console_code(self, caller: Caller, authorization: str | None) -> str:
+        """A code that opens the console once with what ``caller`` may. Raises ``Problem`` 403 without a token."""
+        _, _, token = (authorization or "").partition(" ")
+        if caller.name is None or not caller.name.startswith("token:") or caller.name.endswith(" (console)"):
+            raise Problem(403, "a code for the console is given to a token only")
+        return self.sessions.new_code(caller.name, token_digest(token.strip()), may_change=caller.may_change)
+
+    def _knows(self, grant: Grant) -> bool:
+        """Whether the token behind a session is still ours, and still may what the session may."""
+        files = (self._writers,) if grant.may_change else (self._readers, self._writers)
+        return any(file is not None and file.knows(grant.token_digest) for file in files)
 
     def check(self, scope: Scope, caller: Caller, host: str | None) -> None:
         """Raises ``Problem`` 401 or 403."""

@@ -127,7 +127,8 @@ def _in_role(word: HaStatus, following: Following, settings: HealthSettings) -> 
         case HaRole.UNASSIGNED:
             return Verdict(is_good=False, reason=f"it has no role{_because(word.trouble)}")
         case HaRole.COMPARING:
-            return Verdict(is_good=False, reason=f"it compares its log with its slaves{_because(word.trouble)}")
+            what = "log data is missing" if word.missing else "it compares its log with its slaves"
+            return Verdict(is_good=False, reason=f"{what}{_because(word.trouble)}")
         case HaRole.MASTER:
             return _master(word)
         case HaRole.SLAVE:

@@ -32,6 +32,7 @@ from gantry_admin.guard import Scope
 from gantry_admin.log_span import log_etag, log_span
 from gantry_admin.ranges import plan
 from gantry_admin.store_files import Piece
+from gantry_remoting.http_admission import HttpListener, Phase, Place, Reason
 
 if TYPE_CHECKING:
     from gantry_admin.sidecar import Sidecar
@@ -40,14 +41,11 @@ log = logging.getLogger(__name__)
 
 PATH: Final = "/v1/log/bytes"
 HEAD_BYTES_MAX: Final = 16 * 1024
-HEAD_TIMEOUT_S: Final = 10.0
-IDLE_S: Final = 60.0
 SEND_TIMEOUT_S: Final = 60.0
 """For one window to be taken; a reader that takes nothing for so long loses its place."""
 WINDOW_BYTES: Final = 1 << 20
 """Paid for, and sent, at once. A kernel that does not preempt itself keeps the core for as long as that takes, so less
 of it lets sends by; much less costs a turn of the loop too often."""
-CONNECTIONS_MAX: Final = 64
 
 
 @final
@@ -60,10 +58,9 @@ class LogListener:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
-        self._connections = 0
 
     def __repr__(self) -> str:
-        return f"<LogListener port={self._sidecar.fast_port} connections={self._connections}>"
+        return f"<LogListener port={self._sidecar.fast_port} connections={len(self._sidecar.log_admission)}>"
 
     async def start(self, bound: socket.socket) -> None:
         """Listen on a socket that is bound already."""
@@ -88,27 +85,34 @@ class LogListener:
 
     async def _run(self, bound: socket.socket, tell: Callable[[], object]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._accept, sock=bound, ssl=self._tls, limit=HEAD_BYTES_MAX)
+        listener = HttpListener(bound, self._sidecar.log_admission, self._protocol, self._tls)
+        listener.start()
         tell()
         await self._stop.wait()
-        server.close()
+        await listener.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+    def _protocol(self, place: Place) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(
+            asyncio.StreamReader(limit=HEAD_BYTES_MAX), lambda reader, writer: self._serve(place, reader, writer)
+        )
+
+    async def _serve(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        place.bind(writer.transport.abort)
         try:
-            if self._connections <= CONNECTIONS_MAX:
-                await Connection(self._sidecar, reader, writer).serve()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, h11.ProtocolError):
-            pass  # it is gone, too slow, or speaks something else
+            await Connection(self._sidecar, place, reader, writer).serve()
+        except h11.ProtocolError:
+            place.note(Reason.BAD_REQUEST)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # it is gone, or takes nothing
         except asyncio.CancelledError:
             if self._stop is None or not self._stop.is_set():
                 raise
         finally:
-            self._connections -= 1
+            place.release()
             writer.transport.abort()
 
 
@@ -116,11 +120,15 @@ class LogListener:
 class Connection:
     """One client: request after request."""
 
-    def __init__(self, sidecar: Sidecar, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, sidecar: Sidecar, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._sidecar: Final = sidecar
+        self._place: Final = place
         self._reader: Final = reader
         self._writer: Final = writer
         self._http: Final = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._answered = 0
         self._subject: Final = subject_of(writer.get_extra_info("peercert"))
 
     def __repr__(self) -> str:
@@ -132,25 +140,27 @@ class Connection:
             request = await self._request()
             if request is None:
                 return
+            self._place.enter(Phase.ANSWER, self._answered)
             await self._answer(request)
+            self._answered += 1
             if self._http.our_state is h11.MUST_CLOSE or self._http.their_state is not h11.DONE:
                 await self._drain()
                 return
             self._http.start_next_cycle()
+            self._place.enter(Phase.IDLE, self._answered)
 
     async def _request(self) -> h11.Request | None:
         """The next request, without a body; None when the client has gone."""
         request: h11.Request | None = None
-        timeout_s = IDLE_S
         while True:
             event = self._http.next_event()
             if event is h11.NEED_DATA:
-                async with asyncio.timeout(timeout_s):
-                    data = await self._reader.read(HEAD_BYTES_MAX)
-                self._http.receive_data(data)
-                timeout_s = HEAD_TIMEOUT_S
+                self._http.receive_data(await self._reader.read(HEAD_BYTES_MAX))
+                if request is None:
+                    self._place.enter(Phase.HEAD, self._answered)
             elif isinstance(event, h11.Request):
                 request = event
+                self._place.enter(Phase.BODY, self._answered)
             elif isinstance(event, h11.EndOfMessage):
                 return request
             elif isinstance(event, h11.Data):

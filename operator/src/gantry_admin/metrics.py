@@ -9,7 +9,7 @@ out is a number itself. No client address, no message key, no queue is a label.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, final
 
 from prometheus_client import CollectorRegistry
@@ -20,8 +20,9 @@ from prometheus_client.registry import Collector
 from gantry_admin.lease_renewal import LeaseRenewal
 from gantry_admin.metrics_rocketmq import rocketmq_metrics
 from gantry_admin.sidecar import Sidecar
+from gantry_remoting.http_admission import HttpAdmission
 from gantry_spec.ledger import Fault, Ledger
-from gantry_status import Phase, Role, Status
+from gantry_status import Phase, RefusalReason, Role, Status
 
 INVENTORY_OLD_S: Final = 15.0
 """Topics and groups are asked for again when they are older than that; a scrape itself waits for nobody."""
@@ -41,6 +42,13 @@ def labelled(name: str, text: str, label: str, values: Iterable[tuple[str, float
     for word, value in values:
         if value is not None:
             family.add_metric([word], value)
+    return family
+
+
+def counter(name: str, text: str, value: int | None) -> CounterMetricFamily:
+    """A number that only grows, from 0."""
+    family = CounterMetricFamily(name, text)
+    family.add_metric([], value or 0)
     return family
 
 
@@ -66,7 +74,10 @@ class BrokerCollector(Collector):
             yield from self._slaves(reading.status)
             if reading.status.role is Role.MASTER:
                 yield from ledger_metrics(sidecar.ledgers.last(reading.origin.broker_name))
-            yield from rocketmq_metrics(sidecar, sidecar.tables.latest(INVENTORY_OLD_S))
+            shown = sidecar.tables.latest(INVENTORY_OLD_S)
+            if shown is not None:
+                yield from memory_metrics(shown.inventory.runtime)
+            yield from rocketmq_metrics(sidecar, shown)
         if sidecar.lease is not None:
             yield from lease_metrics(sidecar.lease, sidecar.watch.now_ns())
         yield from self._own()
@@ -118,8 +129,22 @@ class BrokerCollector(Collector):
             "When the sidecar's own certificate ends.",
             ends_at,
         )
+        yield from http_metrics({"main": self._sidecar.admission, "log": self._sidecar.log_admission})
         yield gauge("gantry_sidecar_log_readers", "Ranges that are being read now.", limits.readers)
         yield gauge("gantry_sidecar_event_streams", "Event streams that are open now.", self._sidecar.streams)
+
+
+def http_metrics(listeners: Mapping[str, HttpAdmission]) -> Iterator[Metric]:
+    """Connections of both listeners, and why some were closed or refused."""
+    yield labelled("gantry_sidecar_http_connections", "HTTP connections that are open now.", "listener",
+                   ((name, len(admission)) for name, admission in listeners.items()))  # fmt: skip
+    closed = CounterMetricFamily(
+        "gantry_sidecar_http_closed", "HTTP connections that a limit closed or refused.", labels=["listener", "reason"]
+    )
+    for name, admission in listeners.items():
+        for reason, count in admission.counts.items():
+            closed.add_metric([name, reason.value], count)
+    yield closed
 
 
 def positions(status: Status, acked: int | None) -> Iterator[Metric]:
@@ -149,12 +174,74 @@ def stock(status: Status) -> Iterator[Metric]:
     yield gauge(
         "gantry_certificate_ends_timestamp_seconds", "When the first TLS certificate of the broker ends.", ends_s
     )
+    yield from integrity(status)
+    yield labelled("gantry_log_lost_bytes", "Of the log, that were on the disk and are gone.", "state",
+                   (("missing", status.log_missing_bytes or 0),
+                    ("accepted", status.log_accepted_loss_bytes or 0)))  # fmt: skip
     yield gauge("gantry_sends_refused", "Whether sends are refused now.", status.is_refusing_sends)
+    yield refusals(status.refused_requests)
     yield gauge("gantry_parked_sends", "Sends that wait for the disk or a slave.", status.parked_sends)
     yield gauge("gantry_connections", "Clients that are connected.", status.connections)
     yield gauge("gantry_queues", "Queues that have messages.", status.queues)
+    yield gauge("gantry_consume_queues_rebuilding", "Consume queues that are being rebuilt from the log.",
+                status.queues_rebuilding or 0)  # fmt: skip
+    yield counter("gantry_consume_queue_units_rebuilt", "Units of consume queues that were wrong and were rebuilt.",
+                  status.queue_units_rebuilt)  # fmt: skip
+    yield counter("gantry_key_index_rebuilds", "Rebuilds of the key index by a running broker.", status.index_rebuilds)
     yield labelled("gantry_recovery_bytes", "Of the log, while it is checked.", "state",
                    (("total", status.recovery_total_bytes), ("done", status.recovery_done_bytes)))  # fmt: skip
+
+
+def refusals(counts: tuple[int, ...]) -> Metric:
+    """Refused requests by reason, with a zero for each that has not been yet."""
+    family = CounterMetricFamily(
+        "gantry_refused_requests", "Requests that the broker refused since its start.", labels=["reason"]
+    )
+    for reason in RefusalReason:
+        family.add_metric([reason.label], counts[reason] if reason < len(counts) else 0)
+    return family
+
+
+def memory_metrics(runtime: Mapping[str, str]) -> Iterator[Metric]:
+    """What peers cost the broker that send without an end or do not read, and whom it has closed, by its own count."""
+    for name, key, text in (
+        ("gantry_unfinished_frame_bytes", "unfinishedFrameBytes", "Of requests that have not come as a whole."),
+        ("gantry_unread_reply_bytes", "unreadReplyBytes", "Of replies that clients have not read, at most."),
+    ):
+        value = runtime.get(key, "")
+        yield gauge(name, text, float(value) if value.isdecimal() else None)
+    closed = CounterMetricFamily(
+        "gantry_connections_closed", "Connections of clients that the broker has closed.", labels=["reason"]
+    )
+    for word in runtime.get("connectionsClosed", "").split():
+        reason, _, count = word.partition("=")
+        if count.isdecimal():
+            closed.add_metric([reason], int(count))
+    yield closed
+
+
+def integrity(status: Status) -> Iterator[Metric]:
+    """What is known of damage to the log; nothing of a broker that does not say it."""
+    if status.damaged_records is None:
+        return
+    yield gauge("gantry_damaged_messages", "Stored messages that are known to be damaged now.", status.damaged_records)
+    yield gauge("gantry_damaged_bytes", "Of the log, known to be damaged now.", status.damaged_bytes)
+    events = CounterMetricFamily("gantry_damage", "Damaged messages since the broker's start.", labels=["outcome"])
+    for outcome, count in (
+        ("found", status.damaged_records_found), ("healed", status.healed_records), ("lost", status.lost_records),
+    ):  # fmt: skip
+        events.add_metric([outcome], count or 0)
+    yield events
+    scrubbed = CounterMetricFamily("gantry_scrubbed_bytes", "Of the log, read by the scrubber since the start.")
+    scrubbed.add_metric([], status.scrubbed_bytes or 0)
+    yield scrubbed
+    yield gauge("gantry_scrub_position_bytes", "Up to where this pass has scrubbed the log.", status.scrub_position)
+    ended_ms = status.scrub_pass_ended_wall_ms
+    yield gauge(
+        "gantry_scrub_pass_ended_timestamp_seconds",
+        "When the scrubber came to the log's end last; none before the first time.",
+        ended_ms / 1000 if ended_ms else None,
+    )
 
 
 def ledger_metrics(ledger: Ledger | None) -> Iterator[Metric]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 import ssl
@@ -18,19 +19,22 @@ from typing import Final
 import uvicorn
 
 from gantry_admin.app import make_app
-from gantry_admin.certificates import open_door, recording_protocol
+from gantry_admin.certificates import open_door
 from gantry_admin.errors import SettingsError
+from gantry_admin.http_protocol import LimitedHttp
 from gantry_admin.log_listener import LogListener
 from gantry_admin.recent_lines import RecentLines
 from gantry_admin.settings import Address, SidecarSettings
 from gantry_admin.sidecar import Sidecar
+from gantry_remoting.http_admission import HttpListener, Place
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX: Final = 512
-KEEP_ALIVE_S: Final = 30
 GRACE_S: Final = 2
-BACKLOG: Final = 128
+BACKLOG: Final = 1024
+"""Connections that the kernel may hold for us: a flood of them must not have the packets of a probe dropped."""
+OTHER_DESCRIPTORS: Final = 384
+"""Of files, peers, watches and connections that were accepted and are being closed, beside those that are served."""
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -81,19 +85,35 @@ async def _serve(
     subjects: dict[tuple[str, int], str] = {}
     app = make_app(sidecar, subjects=subjects, recent=recent)
     config = uvicorn.Config(
-        app, http=recording_protocol(subjects), loop="none", ws="none", lifespan="off", log_config=None,
-        access_log=False, proxy_headers=False, server_header=False, date_header=True,
-        limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=GRACE_S,
-        ssl_context_factory=None if tls is None else lambda *_: tls, backlog=BACKLOG,
+        app, http=LimitedHttp, loop="none", ws="none", lifespan="off", log_config=None, access_log=False,
+        proxy_headers=False, server_header=False, date_header=True, timeout_graceful_shutdown=GRACE_S, backlog=BACKLOG,
+        timeout_keep_alive=-(-sidecar.settings.http.idle_timeout_ms // 1000),
     )  # fmt: skip
-    server = Announcing(config, main, fast)
+
+    def protocol(place: Place) -> LimitedHttp:
+        return LimitedHttp(place, subjects, config, server.server_state)
+
+    server = Announcing(config, HttpListener(main, sidecar.admission, protocol, tls), main, fast)
+    ensure_descriptors(sidecar)
     sidecar.start()
     try:
         await listener.start(fast)
-        await server.serve(sockets=[main])
+        await server.serve()
     finally:
         await listener.close()
         await sidecar.close()
+
+
+def ensure_descriptors(sidecar: Sidecar) -> None:
+    """Raise the soft limit of descriptors to what all connections together need, and warn where that is not allowed."""
+    limits = (sidecar.admission.settings, sidecar.log_admission.settings)
+    needed = OTHER_DESCRIPTORS + sum(one.connections_max + one.probe_connections for one in limits)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        if most < needed:
+            log.warning("descriptors may run out: RLIMIT_NOFILE is %d, %d are needed for all connections", most, needed)
 
 
 class Announcing(uvicorn.Server):
@@ -103,8 +123,12 @@ class Announcing(uvicorn.Server):
     around it has ended.
     """
 
-    def __init__(self, config: uvicorn.Config, main: socket.socket, fast: socket.socket) -> None:
+    def __init__(
+        self, config: uvicorn.Config, listener: HttpListener, main: socket.socket, fast: socket.socket
+    ) -> None:
+        """``listener`` makes the connections: the server's own way knows no limits."""
         super().__init__(config)
+        self._listener: Final = listener
         self._names = tuple(Address(host=one.getsockname()[0], port=one.getsockname()[1]) for one in (main, fast))
 
     @contextmanager
@@ -119,6 +143,11 @@ class Announcing(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
         if self.started:
+            self._listener.start()
             print(f"sidecar listening on {self._names[0]}, log ranges on {self._names[1]}", flush=True)  # noqa: T201
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._listener.close()
+        await super().shutdown(sockets)

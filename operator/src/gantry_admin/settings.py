@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import final
 from urllib.parse import urlsplit
 
 from gantry_admin.errors import SettingsError
+from gantry_remoting.http_admission import HttpLimitSettings
 
 MEBIBYTE = 1 << 20
 LOOPBACK_NAMES = ("localhost",)
+LOG_CONNECTIONS_MAX = 64
 
 
 @final
@@ -232,6 +234,9 @@ class SidecarSettings:
     log: LogSettings = LogSettings()
     """How the log is handed out; by default so that the broker keeps most of the machine."""
 
+    http: HttpLimitSettings = field(default_factory=HttpLimitSettings)
+    """What the connections of the main port may cost: --http-connections and its like."""
+
     health: HealthSettings = HealthSettings()
     """When a broker is called ready."""
 
@@ -255,6 +260,16 @@ class SidecarSettings:
             return self.log.listen
         return Address(host=self.listen.host, port=self.listen.port + 1 if self.listen.port else 0)
 
+    @property
+    def log_http(self) -> HttpLimitSettings:
+        """The connections of the port for ranges: fewer, since few may read at a time, and none for probes."""
+        return replace(
+            self.http,
+            connections_max=LOG_CONNECTIONS_MAX,
+            connections_per_address_max=min(LOG_CONNECTIONS_MAX // 2, self.http.connections_per_address_max),
+            probe_connections=0,
+        )
+
 
 def validated(settings: SidecarSettings) -> SidecarSettings:
     """The same. Raises ``SettingsError`` for what contradicts itself, or would promise more than it keeps."""
@@ -277,12 +292,31 @@ def validated(settings: SidecarSettings) -> SidecarSettings:
         raise SettingsError("--log-nice is 0 to 19")
     if settings.log.readers_max < 1 or settings.log.range_bytes_max < 1:
         raise SettingsError("--log-readers and --log-range-max are at least 1")
+    _check_http(settings.http)
     if settings.lease is not None:
         _check_lease(settings.lease)
     for url in settings.peers.urls:
         if not url.startswith(("http://", "https://")):
             raise SettingsError(f"--peer {url[:200]}: write a base URL, http://host:port or https://host:port")
     return settings
+
+
+def _check_http(http: HttpLimitSettings) -> None:
+    """Raises ``SettingsError``."""
+    for name in fields(http):
+        value, least = getattr(http, name.name), 0 if name.name == "probe_connections" else 1
+        if value < least:
+            raise SettingsError(f"--http-{option_of(name.name)} {value}: it is at least {least}")
+    if http.connections_per_address_max > http.connections_max:
+        raise SettingsError(
+            f"--http-connections-per-address {http.connections_per_address_max} is more than --http-connections"
+            f" {http.connections_max}: lower the first or raise the second"
+        )
+
+
+def option_of(field_name: str) -> str:
+    """A limit's option, without its beginning: units and bounds are in its help."""
+    return field_name.removesuffix("_max").removesuffix("_ms").replace("_", "-")
 
 
 def _check_lease(lease: LeaseSettings) -> None:

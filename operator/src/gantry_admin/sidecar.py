@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from typing import Any, Final, final
 
@@ -42,6 +43,7 @@ from gantry_admin.store_files import StoreFiles
 from gantry_admin.tables import Tables
 from gantry_admin.upkeep import Upkeep
 from gantry_admin.watch import Look, PageWatch
+from gantry_remoting.http_admission import HttpAdmission
 from gantry_status import Reading
 from gantry_status.moment import Now, now
 from gantry_status.orders import HaStatus, Lease
@@ -66,6 +68,10 @@ class Sidecar:
         self.peers: Final = Peers(settings.peers, self.guard.peer_token)
         self.files: Final = StoreFiles(settings.broker.store)
         self.limits: Final = LogLimits(settings.log)
+        self.admission: Final = HttpAdmission("main", settings.http, clock=time.monotonic)
+        """Connections of the main listener."""
+        self.log_admission: Final = HttpAdmission("log", settings.log_http, clock=time.monotonic)
+        """Connections of the listener for ranges of the log, owned by its thread."""
         self.tables: Final = Tables(self)
         self.rates: Final = Rates(self)
         self.resending: Final = Resending(self)
@@ -236,6 +242,8 @@ class Sidecar:
             recovery_done_bytes=status and status.recovery_done_bytes,
             recovery_total_bytes=status and status.recovery_total_bytes,
             certificate_ends_wall_ms=status and status.certificate_ends_wall_ms,
+            log_missing_bytes=status and status.log_missing_bytes,
+            log_accepted_loss_bytes=status and status.log_accepted_loss_bytes,
             last_error=status and (status.last_error or None),
             last_error_wall_ms=status and status.last_error_wall_ms,
             lease=None if self.lease is None else lease_document(self.lease.shown, now_ns),

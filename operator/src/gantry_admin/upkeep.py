@@ -3,11 +3,8 @@
 They stand in a file, as JSON: ``{"topics": [{"name": "orders", "queues": 8}], "groups": [{"name": "billing",
 "retryMax": 16}]}``, by the names of the manifest. A mounted ConfigMap changes under us, so it is read again and again.
 
-    not there          created
-    fewer or more      changed, and nothing else of it; queues that shall go can still be read, or what is in them
-                       would be lost to their consumers
-    as it should be    left alone, since every change is told to all clients
-    not in the file    left alone: nothing is ever deleted
+What is changed of a topic or group is `gantry_client.wanted`'s rule. What is not in the file is left alone: nothing is
+ever deleted.
 
 Fields that this version does not know are left out, and named: the operator that wrote the file may be newer.
 
@@ -27,10 +24,10 @@ import msgspec
 
 from gantry_access import AccessFileError
 from gantry_admin.errors import Problem
-from gantry_client import Admin, ClientError, SubscriptionGroupConfig
+from gantry_client import Admin, ClientError
+from gantry_client.wanted import group_change, topic_change
 from gantry_spec.manifest.parts import ConsumerGroup, Topic
 from gantry_status.orders import HaRole, HaStatus
-from gantry_wire.commands.admin import TopicConfig
 
 log = logging.getLogger(__name__)
 
@@ -71,25 +68,6 @@ def understood(content: bytes) -> tuple[WantedThings, list[str]]:
         if isinstance(listed, list):
             document[name] = [cut(one, kind.__struct_encode_fields__, f"{name}.") for one in listed]
     return msgspec.convert(document, WantedThings), sorted(left_out)
-
-
-def topic_change(wanted: Topic, there: TopicConfig | None) -> TopicConfig | None:
-    """What to make of a topic; None if it is as it should be."""
-    if there is None:
-        return TopicConfig(topic_name=wanted.name, read_queue_nums=wanted.queues, write_queue_nums=wanted.queues)
-    if there.write_queue_nums == wanted.queues <= there.read_queue_nums:
-        return None
-    reads = max(wanted.queues, there.read_queue_nums)
-    return msgspec.structs.replace(there, write_queue_nums=wanted.queues, read_queue_nums=reads)
-
-
-def group_change(wanted: ConsumerGroup, there: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig | None:
-    """What to make of a group; None if it is as it should be."""
-    if there is None:
-        return SubscriptionGroupConfig(group_name=wanted.name, retry_max_times=wanted.retry_max)
-    if there.retry_max_times == wanted.retry_max:
-        return None
-    return msgspec.structs.replace(there, retry_max_times=wanted.retry_max)
 
 
 @final
@@ -153,13 +131,13 @@ class Upkeep:
         admin, address = await self._connected()
         topics = await admin.brokers.topic_table(address)
         for topic in wanted.topics:
-            change = topic_change(topic, topics.get(topic.name))
+            change = topic_change(topic.name, topic.queues, topics.get(topic.name))
             if change is not None:
                 await admin.brokers.put_topic(address, change)
                 log.info("a topic is as it should be", extra={"topic": topic.name, "queues": topic.queues})
         groups = await admin.brokers.group_table(address)
         for group in wanted.groups:
-            config = group_change(group, groups.get(group.name))
+            config = group_change(group.name, group.retry_max, groups.get(group.name))
             if config is not None:
                 await admin.brokers.put_group(address, config)
                 log.info("a group is as it should be", extra={"consumers": group.name, "retries": group.retry_max})

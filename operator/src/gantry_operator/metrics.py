@@ -7,8 +7,28 @@ from contextlib import contextmanager
 from typing import Final, final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gantry_remoting.http_admission import HttpAdmission
 
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@final
+class _ClosedConnections(Collector):
+    """Why connections of the probes' port were closed or refused."""
+
+    def __init__(self, admission: HttpAdmission) -> None:
+        self._admission: Final = admission
+
+    def collect(self) -> Iterator[Metric]:
+        closed = CounterMetricFamily(
+            "gantry_operator_http_closed", "HTTP connections that a limit closed or refused.", labels=["reason"]
+        )
+        for reason, count in self._admission.counts.items():
+            closed.add_metric([reason.value], count)
+        yield closed
 
 
 @final
@@ -61,6 +81,10 @@ class Metrics:
     def acted(self, name: str, *, is_done: bool) -> None:
         """Something was tried."""
         self._actions.labels(name, "done" if is_done else "refused").inc()
+
+    def count_connections(self, admission: HttpAdmission) -> None:
+        """Show what the limits of the probes' port did."""
+        self.registry.register(_ClosedConnections(admission))
 
     def bug(self) -> None:
         """A round has ended badly."""

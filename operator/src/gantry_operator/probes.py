@@ -2,19 +2,55 @@
 
 Live means that every group has come round lately: a watch or a loop that died quietly must not leave a process that
 looks well. One that only waits to lead is live and ready, too.
+
+Every answer ends its connection, and every connection has a deadline and a place that a younger one may take
+(`gantry_remoting.http_admission`), so half requests take no probe away.
 """
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Final, final
 
 from aiohttp import web
 
 from gantry_operator.metrics import Metrics
+from gantry_remoting.http_admission import HttpAdmission, HttpLimitSettings, HttpListener, Place
 
 Complaint = Callable[[], str]
 """What is wrong now; empty if nothing is."""
+
+LIMITS: Final = HttpLimitSettings(
+    connections_max=64, connections_per_address_max=32, probe_connections=0, head_timeout_ms=10_000
+)
+"""kubelet and Prometheus have one connection each at a time; the deadline is for request and answer together."""
+
+
+BACKLOG: Final = 1024
+"""A flood of connections must not have the packets of a probe dropped."""
+
+
+@final
+class _Handler(web.RequestHandler):
+    """aiohttp's protocol in an admitted connection."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: Place, server: web.Server) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type]
+        self._place: Final = place
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._place.bind(transport.abort)  # type: ignore[attr-defined]
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._place.release()
+        super().connection_lost(exc)
 
 
 @asynccontextmanager
@@ -28,12 +64,27 @@ async def probes(address: tuple[str, int], metrics: Metrics, complaint: Complain
     async def numbers(_request: web.Request) -> web.Response:
         return web.Response(body=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
+    async def close_after(_request: web.Request, answer: web.StreamResponse) -> None:
+        answer.force_close()
+
     app = web.Application()
     app.add_routes([web.get("/livez", live), web.get("/readyz", live), web.get("/metrics", numbers)])
+    app.on_response_prepare.append(close_after)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
+    server = runner.server
+    assert server is not None, "set up"
+    admission = HttpAdmission("operator", LIMITS, clock=time.monotonic)
+    metrics.count_connections(admission)
     try:
-        await web.TCPSite(runner, *address).start()
-        yield runner.addresses[0][1]
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        with socket.create_server(address, family=family, backlog=BACKLOG) as bound:
+            bound.setblocking(False)
+            listener = HttpListener(bound, admission, lambda place: _Handler(place, server), None)
+            listener.start()
+            try:
+                yield bound.getsockname()[1]
+            finally:
+                await listener.close()
     finally:
         await runner.cleanup()

@@ -37,6 +37,9 @@ class Ballot(NamedTuple):
     grant_over_ms: int
     """When no grant that it gave counts any more, on the clock of whoever looks."""
 
+    missing_bytes: int = 0
+    """Of its log, that were on its disk and are gone."""
+
     @property
     def place(self) -> tuple[int, int]:
         """How far its log is."""
@@ -78,13 +81,15 @@ def ballot_of(member: Member, report: Report) -> Ballot:
         end=-1 if report.wrote is None else report.wrote,
         is_whole=report.is_whole,
         grant_over_ms=report.answered_ms + granted_ms,
+        missing_bytes=report.missing_bytes,
     )
 
 
 def count(record: LeaseRecord, ballots: Sequence[Ballot], *, wanted: int = 0, is_forced: bool = False) -> Count:
     """Who wins, if every reign is outvoted. ``wanted`` wins among equals; then who was the master last.
 
-    ``is_forced`` gives up what only those have who are away, as a person has said.
+    ``is_forced`` gives up what only those have who are away, as a person has said. Who lacks log data that was on its
+    disk does not win: it follows whoever does. Alone, it is named, and takes no sends before the loss is accepted.
     """
     heard = [ballot for ballot in ballots if ballot.number in record.members and ballot.end >= 0]
     for reign in record.reigns:
@@ -93,6 +98,12 @@ def count(record: LeaseRecord, ballots: Sequence[Ballot], *, wanted: int = 0, is
             return Count(None, reason)
     if not heard:
         return Count(None, "nobody has promised anything")
+    if len(record.members) > 1:
+        incomplete = [one for one in heard if one.missing_bytes]
+        heard = [one for one in heard if not one.missing_bytes]
+        if not heard:
+            numbers = [one.number for one in incomplete]
+            return Count(None, f"log data is missing on all who have promised, members {numbers}")
     newest = record.newest
     last = 0 if newest is None else newest.master
     winner = max(heard, key=lambda one: (one.place, one.number == wanted, one.number == last, -one.number))

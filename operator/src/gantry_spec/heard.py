@@ -43,6 +43,7 @@ def report_of(status: Mapping[str, Any], *, asked_ms: int, answered_ms: int, bes
         "is_draining": status.get("is_draining", False),
         "is_withdrawn": status.get("is_withdrawn", False),
         "trouble": status.get("trouble", ""),
+        "missing_bytes": _missing_bytes(status.get("missing", ())),
         "slaves": [msgspec.structs.asdict(one) for one in _slaves(status.get("slaves", ()))],
     }
     own |= {
@@ -65,6 +66,13 @@ def report_of(status: Mapping[str, Any], *, asked_ms: int, answered_ms: int, bes
         return msgspec.convert(own | more, Report)
     except msgspec.ValidationError as error:
         raise ValueError(f"it is no status of a broker: {error}") from error
+
+
+def _missing_bytes(ranges: Sequence[Mapping[str, Any]]) -> int:
+    try:
+        return sum(int(one["end"]) - int(one["start"]) for one in ranges)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it is no status of a broker: its missing ranges are {ranges!r}") from error
 
 
 def _slaves(slaves: Sequence[Mapping[str, Any]]) -> list[SlaveAck]:

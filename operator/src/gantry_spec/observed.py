@@ -125,6 +125,9 @@ class Report(Part, frozen=True):
     stop and after a crash that has lost nothing; False after a start that may have lost bytes, until it has followed a
     master again and has all that this one had."""
 
+    missing_bytes: int = 0
+    """Of its log, that were on its disk and are gone: it is no master for others before that is made good."""
+
     is_draining: bool = False
     is_withdrawn: bool = False
     """Whether clients can send nothing to it, and are told so; its log may go on."""

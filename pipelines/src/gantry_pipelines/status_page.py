@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +22,9 @@ from gantry_pipelines.reporting import Reporter
 
 PORT: Final = 8090
 TIMEOUT_SECONDS: Final = 10
+CONNECTIONS_MAX: Final = 32
+"""Each has a thread for as long as its request lasts; one more, and the oldest is closed. kubelet, Prometheus and the
+operator need one each, and a half request is no way to take theirs."""
 
 
 @final
@@ -29,6 +33,30 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 16
     reporter: Reporter
     silence_seconds_max: float
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._lock: Final = threading.Lock()
+        self._open: Final[dict[socket.socket, None]] = {}
+        """Oldest first."""
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._open) >= CONNECTIONS_MAX:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
+            self._open[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a peer that goes away is no news, and standard error is the log."""
 
 
 @final

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from gantry_broker.errors import BrokerError
 from gantry_status.orders import (
+    AcceptLoss,
     AnyAnswer,
     AnyOrder,
     AskPromise,
@@ -55,6 +56,8 @@ class Orders(Protocol):
 
     async def flush(self) -> HaStatus: ...
 
+    async def accept_loss(self, by: str) -> HaStatus: ...
+
 
 async def obey(orders: Orders, order: AnyOrder) -> AnyAnswer:
     """Have it done, and answer. A failure that somebody foresaw becomes an answer, a bug of ours goes up."""
@@ -87,6 +90,8 @@ async def _call(orders: Orders, order: AnyOrder) -> AnyAnswer:
             return await orders.lease(order.renewed_ms, order.duration_ms)
         case Flush():
             return await orders.flush()
+        case AcceptLoss():
+            return await orders.accept_loss(order.by)
 
 
 def name_of(value: AnyOrder | AnyAnswer) -> str:

@@ -22,6 +22,7 @@ import msgspec
 from gantry_broker.control.orders import Orders, bounded, name_of, obey
 from gantry_broker.control.socket_file import SocketFile
 from gantry_remoting.audit import write_line
+from gantry_remoting.closings import LimitedLog
 from gantry_status.orders import (
     LINE_BYTES_MAX,
     AnyAnswer,
@@ -65,6 +66,7 @@ class ControlServer:
         self._server: asyncio.Server | None = None
         self._is_closing = False
         self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._failures: Final = LimitedLog(log)
 
     def __repr__(self) -> str:
         return f"<ControlServer {self.path} connections={self.connections}>"
@@ -112,6 +114,8 @@ class ControlServer:
             await self._serve(reader, writer, _peer_of(writer))
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
             pass  # it is gone, or has gone to sleep in the middle of a line
+        except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
+            self._failures.callback_failed("control socket", "accept", error)
         except asyncio.CancelledError:
             if not self._is_closing:  # asyncio logs a cancelled handler as an error, and this one was meant to end
                 raise

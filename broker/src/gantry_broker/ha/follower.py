@@ -15,6 +15,7 @@ from typing import Final, cast, final
 
 from gantry_broker.errors import StoreError
 from gantry_broker.ha.frames import StreamBroken, Table, Welcome
+from gantry_broker.ha.healing import RangeQuestion
 from gantry_broker.ha.slave_session import Phase, SlaveFacts, SlaveSession
 from gantry_broker.ha.slave_store import SlaveStore
 from gantry_broker.store.copying import CopyRefused
@@ -89,6 +90,17 @@ class Follower:
     @property
     def is_streaming(self) -> bool:
         return self._stream is not None and self._stream.session.phase is Phase.STREAMING
+
+    def has_range(self, end: int) -> bool:
+        """Whether the master may be asked for what lies before ``end``."""
+        welcome = None if self._stream is None else self._stream.session.welcome
+        return welcome is not None and welcome.gives_ranges and self.is_streaming and end <= self._store.history.end
+
+    async def fetch(self, start: int, end: int) -> bytes:
+        """Whole records of ``[start, end)`` from the master. Raises ``OSError``."""
+        if self._stream is None or not self.is_streaming:
+            raise ConnectionError("no master is followed")
+        return await self._stream.fetch(start, end)
 
     @property
     def confirmed(self) -> int:
@@ -170,22 +182,29 @@ class SlaveStream(asyncio.Protocol):
         """When it said something last that only a master says that is followed."""
 
         self._read_at = self._loop.time()
+        self._range: Final = RangeQuestion()
+        session.on_range = self._range.answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A transport of uvloop is no subclass of asyncio's.
-        self._transport = transport = cast(asyncio.Transport, transport)
-        transport.write(self.session.begin())
+        self._transport = cast(asyncio.Transport, transport)
+        try:
+            self._transport.write(self.session.begin())
+        except Exception as exc:  # noqa: BLE001 - see data_received
+            self._fail(exc)
 
     def data_received(self, data: bytes) -> None:
+        try:
+            self._take(data)
+        except Exception as exc:  # noqa: BLE001 - any exception ends the stream, and is reported to its owner
+            self._fail(exc)
+
+    def _take(self, data: bytes) -> None:
         transport, session = self._transport, self.session
         if transport is None or self._ended.done():
             return
         self._read_at = self._loop.time()
-        try:
-            answer = session.receive(data)
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the stream is over, and whoever runs it hears why
-            self._fail(exc)
-            return
+        answer = session.receive(data)
         answer += self._ack()
         if answer:
             transport.write(answer)
@@ -220,6 +239,12 @@ class SlaveStream(asyncio.Protocol):
                 raise StreamBroken(f"the master has said nothing for {SILENCE_S:.0f} s")
         self._ended.result()
 
+    async def fetch(self, start: int, end: int) -> bytes:
+        """Whole records of ``[start, end)`` from the master. Raises ``OSError``."""
+        if self._transport is None or self._ended.done():
+            raise ConnectionError("the replication stream ended")
+        return await self._range.fetch(self._transport.write, start, end)
+
     def acknowledge(self) -> None:
         """Say how far the log is, if that has moved."""
         if self._transport is not None and not self._ended.done():
@@ -238,11 +263,13 @@ class SlaveStream(asyncio.Protocol):
             self._transport.abort()
 
     def _fail(self, reason: Exception) -> None:
+        self._range.close()
         if not self._ended.done():
             self._ended.set_exception(reason)
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._range.close()
         if not self._ended.done():
             if exc is not None:
                 self._ended.set_exception(exc)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Final
-from zlib import crc32
+
+from gantry_wire.checksum import crc32
 
 PIECES_MAX: Final = 256
 PIECE_BYTES_MIN: Final = 4_096

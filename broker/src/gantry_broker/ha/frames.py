@@ -12,6 +12,7 @@
       | READY -----------------------------------------> |
       |  <---------------- DATA, BEAT, TABLE, in any mix |
       | ACK -------------------------------------------> |   received, flushed, a grant
+      |  <---- ASK_RANGE, answered by RANGE, either way --> |   a record is damaged: give me yours
 
 A frame is a head of 12 bytes (the size of the rest, its kind, a CRC-32 over both and the rest) and the rest. What is
 sent a thousand times a second is packed by hand; what is sent once is JSON with a schema. A peer is believed nothing:
@@ -22,13 +23,14 @@ which the connection is closed.
 from __future__ import annotations
 
 import struct
+from collections.abc import Container
 from enum import IntEnum
 from typing import Final, NamedTuple, final
-from zlib import crc32
 
 import msgspec
 
 from gantry_broker.store.identity import Epoch
+from gantry_wire.checksum import crc32
 
 PREAMBLE: Final = b"\xffGANTRY\x01"
 """As RocketMQ's first message it would be an offset below zero, which no slave of it sends."""
@@ -43,6 +45,7 @@ _DATA: Final = struct.Struct(">qqq")
 _BEAT: Final = struct.Struct(">qqqqq")
 _ACK: Final = struct.Struct(">qqqqi")
 _TABLE: Final = struct.Struct(">qB")
+_RANGE: Final = struct.Struct(">q")
 
 DATA_BYTES_MAX: Final = 8 << 20
 """Of the log in one frame. A record may be as large as its body's limit, 4 MiB, and is never split."""
@@ -66,17 +69,21 @@ class FrameKind(IntEnum):
     ASK_SUMS = 6
     SUMS = 7
     ASK_TAIL = 8
+    ASK_RANGE = 9
     DATA = 16
     BEAT = 17
     TABLE = 18
     ACK = 19
+    RANGE = 20
 
 
+_ALL_KINDS: Final = frozenset(int(kind) for kind in FrameKind)
 _SIZES_MAX: Final[dict[int, int]] = {
     **dict.fromkeys(FrameKind, CONTROL_BYTES_MAX),
     FrameKind.DATA: _DATA.size + DATA_BYTES_MAX,
     FrameKind.BEAT: _BEAT.size,
     FrameKind.ACK: _ACK.size,
+    FrameKind.RANGE: _RANGE.size + DATA_BYTES_MAX,
     FrameKind.TABLE: _TABLE.size + TABLE_NAME_BYTES_MAX + TABLE_BYTES_MAX,
 }
 
@@ -112,6 +119,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
     nonce: str = ""
     proof: str = ""
+    gives_ranges: bool = False
+    """Whether it answers ``AskRange``; older ones do not know it."""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +149,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     """How many slaves it waits for. A slave may be told otherwise for the day on which it is a master itself."""
 
     proof: str = ""
+    gives_ranges: bool = False
+    """Whether it answers ``AskRange``; older ones do not know it."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +188,14 @@ class AskTail(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int
 
 
-Control = Challenge | Hello | Welcome | Refusal | Ready | AskSums | Sums | AskTail
+class AskRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Records of ``[start, end)``, which are damaged where this comes from. Answered with one ``Range``."""
+
+    start: int
+    end: int
+
+
+Control = Challenge | Hello | Welcome | Refusal | Ready | AskSums | Sums | AskTail | AskRange
 
 _CONTROL: Final[dict[FrameKind, type[Control]]] = {
     FrameKind.CHALLENGE: Challenge,
@@ -188,6 +206,7 @@ _CONTROL: Final[dict[FrameKind, type[Control]]] = {
     FrameKind.ASK_SUMS: AskSums,
     FrameKind.SUMS: Sums,
     FrameKind.ASK_TAIL: AskTail,
+    FrameKind.ASK_RANGE: AskRange,
 }
 _KINDS: Final = {message: kind for kind, message in _CONTROL.items()}
 _encode_json: Final = msgspec.json.Encoder().encode
@@ -238,7 +257,15 @@ class Table(NamedTuple):
     document: bytes
 
 
-Message = Control | Data | Beat | Ack | Table
+class Range(NamedTuple):
+    """The answer to ``AskRange``."""
+
+    start: int
+    records: bytes
+    """Whole, verified records from ``start`` on, not beyond what was asked for; empty where they are damaged, too."""
+
+
+Message = Control | Data | Beat | Ack | Table | Range
 
 
 def encode(message: Message) -> bytes:
@@ -249,6 +276,8 @@ def encode(message: Message) -> bytes:
         return _frame(FrameKind.BEAT, _BEAT.pack(*message))
     if isinstance(message, Ack):
         return _frame(FrameKind.ACK, _ACK.pack(*message))
+    if isinstance(message, Range):
+        return _frame(FrameKind.RANGE, _RANGE.pack(message.start) + message.records)
     if isinstance(message, Table):
         name = message.name.encode()
         assert len(name) <= TABLE_NAME_BYTES_MAX and len(message.document) <= TABLE_BYTES_MAX, message.name
@@ -287,8 +316,12 @@ class FrameReader:
         """How many bytes wait for the rest of their frame."""
         return len(self._rest)
 
-    def feed(self, data: bytes) -> list[Message]:
-        """Every message that is whole now. Raises ``StreamBroken`` at the first that cannot be."""
+    def feed(self, data: bytes, awaited: Container[int] = _ALL_KINDS) -> list[Message]:
+        """Every message that is whole now. Raises ``StreamBroken`` at the first that cannot be.
+
+        The rest of a frame is waited for only if its kind is one of ``awaited``: a peer that has not said who it is
+        must not have 64 MiB of a table kept for it.
+        """
         rest = self._rest
         if rest:
             rest += data
@@ -305,6 +338,8 @@ class FrameReader:
                 raise StreamBroken(f"there is no frame of kind {number}")
             if size > size_max:
                 raise StreamBroken(f"a {FrameKind(number).name} of {size} bytes")
+            if number not in awaited and start + HEAD_BYTES + size > end:
+                raise StreamBroken(f"a {FrameKind(number).name} of {size} bytes, which is not its turn now")
             body_start = start + HEAD_BYTES
             body_end = body_start + size
             if body_end > end:
@@ -337,6 +372,9 @@ def _decode(number: int, body: bytes) -> Message:
             if name_end > len(body) or name_bytes > TABLE_NAME_BYTES_MAX:
                 raise StreamBroken("a table's name is longer than its frame")
             return Table(version, body[_TABLE.size : name_end].decode(), body[name_end:])
+        if number == FrameKind.RANGE:
+            (start,) = _RANGE.unpack_from(body)
+            return Range(start, body[_RANGE.size :])
         return msgspec.json.decode(body, type=_CONTROL[FrameKind(number)])
     except (struct.error, UnicodeDecodeError, msgspec.DecodeError, RecursionError) as exc:
         raise StreamBroken(f"a {FrameKind(number).name} that is none: {exc}") from exc

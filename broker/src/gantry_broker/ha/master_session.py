@@ -1,6 +1,7 @@
 """A master's half of one replication stream: bytes in, bytes out, no socket and no clock of its own.
 
     PREAMBLE -> HELLO -> (sums, until the common end is proved) -> WELCOME -> READY -> data for ever
+                    |       `-- (records where they differ: a damaged one on either side is no other history)
                     |                                    `-- (its tail, while the master compares) --.
                     `--------------------- REFUSAL, and the end -------------------------------------'
 
@@ -13,24 +14,27 @@ one that goes back.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from enum import Enum, auto
 from secrets import token_hex
 from typing import Final, NamedTuple, Protocol, final
 
 from gantry_broker.ha.ack_set import AckSet, SlaveProgress
-from gantry_broker.ha.fork import Question, find_fork
+from gantry_broker.ha.fork import PIECE_BYTES_MIN, Question, find_fork
 from gantry_broker.ha.frames import (
     PREAMBLE,
     Ack,
+    AskRange,
     AskSums,
     AskTail,
     Beat,
     Challenge,
     Data,
+    FrameKind,
     FrameReader,
     Hello,
     Message,
+    Range,
     Ready,
     Refusal,
     StreamBroken,
@@ -41,9 +45,14 @@ from gantry_broker.ha.frames import (
     encode,
 )
 from gantry_broker.ha.history import Comparison, History, Verdict, compare
+from gantry_wire.message import INT
 
 BATCH_BYTES: Final = 256 << 10
 """In one frame of data, if the records allow it."""
+
+
+DOUBTS_MAX: Final = 64
+"""Places where the logs differ that are looked at in one handshake. More is another log, or a disk that is no use."""
 
 
 class MasterLog(Protocol):
@@ -66,7 +75,30 @@ class MasterLog(Protocol):
         ...
 
     def whole_records(self, offset: int, bytes_max: int) -> bytes:
-        """As many whole records as fit, at least one, of those that lie in one file. Empty at the log's end."""
+        """As many whole, verified records as fit, at least one, of those that lie in one file.
+
+        Empty at the log's end, and where the record at ``offset`` is damaged.
+        """
+        ...
+
+    def rest_of_record(self, offset: int) -> bytes:
+        """Verified bytes from ``offset`` to the end of the record that it lies in the middle of; empty at its begin."""
+        ...
+
+    def record_around(self, offset: int) -> int:
+        """Where the record begins that ``offset`` lies in or at; if that is damaged, where the one before it ends."""
+        ...
+
+    def records_through(self, start: int, end: int) -> bytes:
+        """Good records from ``start`` on until one ends at or behind ``end``; fewer where one is damaged."""
+        ...
+
+    def end_of_damage(self, offset: int) -> int:
+        """Where the log is good again behind the damage at ``offset``."""
+        ...
+
+    def healthy_records(self, start: int, end: int) -> bytes:
+        """Whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
         ...
 
     def append_tail(self, data: bytes, offset: int) -> None:
@@ -100,10 +132,24 @@ class Phase(Enum):
     PREAMBLE = auto()
     HELLO = auto()
     SUMS = auto()
+    DOUBT = auto()
     TAIL = auto()
     READY = auto()
     STREAMING = auto()
     REFUSED = auto()
+
+
+_AWAITED: Final[dict[Phase, frozenset[FrameKind]]] = {
+    Phase.PREAMBLE: frozenset(),
+    Phase.HELLO: frozenset({FrameKind.HELLO}),
+    Phase.SUMS: frozenset({FrameKind.SUMS}),
+    Phase.TAIL: frozenset({FrameKind.DATA}),
+    Phase.READY: frozenset({FrameKind.READY, FrameKind.ACK}),
+    Phase.DOUBT: frozenset({FrameKind.RANGE}),
+    Phase.STREAMING: frozenset({FrameKind.ACK, FrameKind.ASK_RANGE, FrameKind.RANGE}),
+    Phase.REFUSED: frozenset(),
+}
+"""Kinds of frames that are kept until they are whole. Before the slave has proved who it is that is a HELLO only."""
 
 
 def proof_of(secret: bytes, *words: str) -> str:
@@ -127,6 +173,9 @@ class MasterSession:
         """The newest beat that the slave has heard, on the master's clock."""
 
         self.grant_ms = 0
+        self.on_range: Callable[[Range], None] = lambda answer: None
+        """Told of what a slave gives of its log."""
+
         self.is_compared = False
         """Whether the master's log now has all that this slave's has."""
 
@@ -137,6 +186,10 @@ class MasterSession:
         self._start = b""
         self._nonce: Final = token_hex(16)
         self._verdict = Comparison(Verdict.FOREIGN, 0)
+        self._doubtful = (0, 0, b"")
+        """Where the logs differ: begin, end, and what good records this one has there."""
+
+        self._doubts = 0
         self._search: Generator[Question, Sequence[int], int | None] | None = None
 
     def __repr__(self) -> str:
@@ -169,7 +222,7 @@ class MasterSession:
 
     def _take(self, data: bytes, now: float) -> bytes:
         answers: list[bytes] = []
-        for message in self._reader.feed(data):
+        for message in self._reader.feed(data, _AWAITED[self.phase]):
             if self.phase is Phase.REFUSED:
                 break
             answer = self._answer(message, now)
@@ -182,10 +235,17 @@ class MasterSession:
             case Phase.STREAMING, Ack():
                 self._acked(message, now)
                 return None
+            case Phase.STREAMING, AskRange():
+                return Range(message.start, self._log.healthy_records(message.start, message.end))
+            case Phase.STREAMING, Range():
+                self.on_range(message)
+                return None
             case Phase.HELLO, Hello():
                 return self._meet(message)
             case Phase.SUMS, Sums():
                 return self._compare_on(message.sums)
+            case Phase.DOUBT, Range():
+                return self._settle_doubt(message.records)
             case Phase.TAIL, Data():
                 return self._fetched(message)
             case Phase.READY, Ready():
@@ -231,9 +291,45 @@ class MasterSession:
         except StopIteration as end:
             if end.value is None:
                 return self._ask_tail() if self._verdict.verdict is Verdict.AHEAD else self._welcome()
-            return self._refuse("fork", f"its log is another one from {end.value} on, though the epochs are the same")
+            return self._doubt(end.value)
         self.phase = Phase.SUMS
         return AskSums(start=question[0], end=question[1], piece_bytes=question[2])
+
+    def _doubt(self, place: int) -> Message:
+        """The logs differ at ``place``: are they two histories, or is one of them damaged there?"""
+        assert self.hello is not None, "only a slave that has said who it is is compared"
+        if not self.hello.gives_ranges or self._doubts == DOUBTS_MAX:
+            return self._refuse_fork(place)
+        self._doubts += 1
+        end = min(
+            place + PIECE_BYTES_MIN,
+            self._verdict.start,
+            place - place % self._facts.file_bytes + self._facts.file_bytes,
+        )
+        begin = max(self._log.record_around(place), self._log.history.begin)
+        self._doubtful = begin, end, self._log.records_through(begin, end)
+        self.phase = Phase.DOUBT
+        return AskRange(start=begin, end=end)
+
+    def _settle_doubt(self, theirs: bytes) -> Message:
+        """A slave's good records there: what differs from ours is another history, what is missing is damaged.
+
+        Where only damage is, the rest is compared on. It is healed when the stream is up, whichever side has it.
+        """
+        begin, end, ours = self._doubtful
+        common = min(len(ours), len(theirs))
+        if ours[:common] != theirs[:common]:
+            return self._refuse_fork(begin)
+        resume = end
+        if begin + len(ours) < end and len(ours) <= common:
+            resume = self._log.end_of_damage(begin + common)
+        elif begin + common < end:
+            resume = begin + common + INT.unpack_from(ours, common)[0]
+        self._search = find_fork(self._log.read, resume, self._verdict.start)
+        return self._compare_on(None)
+
+    def _refuse_fork(self, place: int) -> Refusal:
+        return self._refuse("fork", f"its log is another one from {place} on, though the epochs are the same")
 
     def _ask_tail(self) -> AskTail:
         """It has more of our own epoch: this master has lost its end."""
@@ -266,6 +362,7 @@ class MasterSession:
             master_id=facts.broker_id,
             acks_needed=facts.acks_needed,
             proof=proof_of(facts.secret, "master", self.hello.nonce, self._nonce),
+            gives_ranges=True,
         )
 
     def _begin(self, ready: Ready, now: float) -> Message | None:
@@ -312,7 +409,9 @@ class MasterSession:
         while bytes_max > 0 and self.sent < log.wrote:
             records = log.whole_records(self.sent, min(BATCH_BYTES, bytes_max))
             if not records:
-                raise StreamBroken(f"the log has nothing at {self.sent} any more")
+                if self.sent < log.history.begin:
+                    raise StreamBroken(f"the log has nothing at {self.sent} any more")
+                break  # a damaged record, which is reported: the stream waits until it is healed
             parts += (data_head(self.sent, epoch, log.confirmed, records), records)
             self.sent += len(records)
             bytes_max -= len(records)
@@ -324,6 +423,11 @@ class MasterSession:
             return b""
         log = self._log
         return encode(Beat(self._facts.epoch, log.confirmed, log.wrote, log.flushed, now_ms))
+
+    def has_range(self, end: int) -> bool:
+        """Whether the slave may be asked for what lies before ``end``."""
+        is_willing = self.hello is not None and self.hello.gives_ranges
+        return is_willing and self.slave is not None and self.slave.received >= end
 
     def table(self, table: Table) -> bytes:
         """A document that has changed."""

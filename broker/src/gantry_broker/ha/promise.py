@@ -1,21 +1,27 @@
 """What this broker has promised, on its disk: to follow and to grant nobody below an epoch.
 
     <root>/promise.json      a sealed document
+    <root>/promise.json.bak  its copy
 
-A promise counts when it is durable, and is never taken back: whoever gathers enough of them may be promoting somebody
-right now. Asking again for the same epoch is answered as before; for an older one it is refused. A file that cannot be
-read stops the start: a broker that has forgotten what it promised must not have a voice.
+A promise counts when both are durable, and is never taken back: a decider that has gathered enough of them may be
+promoting a member at this moment. Asking again for the same epoch is answered as before; for an older one it is
+refused. The higher epoch of the two files holds, so one that is damaged, missing or rolled back is mended by the other.
+If neither can be read the start is refused: a broker that has forgotten what it promised must not vote.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Final, final
 
 import msgspec
 
 from gantry_broker.errors import ConfigCorrupt
-from gantry_broker.ha.sealed_file import read_sealed, write_sealed
 from gantry_broker.ports.disk import Disk
+from gantry_broker.store.sealed_file import read_sealed, write_sealed
+
+log = logging.getLogger(__name__)
 
 
 class Promise(msgspec.Struct, frozen=True):
@@ -38,13 +44,36 @@ class PromiseFile:
         self.promise = Promise(0)
         self._disk: Final = disk
         self._path: Final = f"{root}/promise.json"
+        self._paths: Final = (self._path, f"{self._path}.bak")
 
     def load(self) -> Promise:
-        """What was promised; epoch 0 if nothing ever was. Raises ``ConfigCorrupt``."""
-        try:
-            self.promise = read_sealed(self._disk, self._path, Promise) or self.promise
-        except ValueError as exc:
-            raise ConfigCorrupt(f"{self._path}: {exc}") from exc
+        """What was promised; epoch 0 if nothing ever was. Writes a file that is worse again. Raises ``ConfigCorrupt``.
+
+        A first promise from before there were copies has none.
+        """
+        found: dict[str, Promise] = {}
+        faults: dict[str, str] = {}
+        for path in self._paths:
+            try:
+                promise = read_sealed(self._disk, path, Promise)
+            except ValueError as exc:
+                faults[path] = str(exc)
+                continue
+            if promise is not None:
+                found[path] = promise
+        if not found:
+            if faults:
+                raise ConfigCorrupt(_refusal(self._path, "; ".join(f"{path}: {why}" for path, why in faults.items())))
+            return self.promise
+        self.promise = max(found.values(), key=lambda promise: promise.epoch)
+        stale = [path for path in self._paths if found.get(path) != self.promise]
+        for path in stale:
+            reason = faults.get(path) or ("it is older than its copy" if path in found else "it is missing")
+            if self._path in found and path not in found and path not in faults:
+                continue
+            log.warning("a file of promises is not usable, its copy is used", extra={"path": path, "reason": reason})
+        if stale:
+            self._write(self.promise, stale)
         return self.promise
 
     def give(self, epoch: int, to: str) -> Promise:
@@ -53,6 +82,20 @@ class PromiseFile:
             raise PromiseRefused(f"epoch {self.promise.epoch} was promised to {self.promise.to or 'somebody'}")
         if epoch > self.promise.epoch:
             promise = Promise(epoch, to)
-            write_sealed(self._disk, self._path, promise)
+            self._write(promise, self._paths)
             self.promise = promise
         return self.promise
+
+    def _write(self, promise: Promise, paths: Sequence[str]) -> None:
+        for path in paths:
+            write_sealed(self._disk, path, promise)
+
+
+def _refusal(path: str, reason: str) -> str:
+    """What is wrong with the file of promises, and what to do."""
+    return (
+        f"{path} and its .bak cannot be read: {reason}. They hold the epoch below which this broker has promised to "
+        f"follow and to grant to no master. While no promotion is under way, in a group, move the store away and start "
+        f"empty: the broker copies everything from its master. A broker that belongs to no group any more needs "
+        f"neither file"
+    )

@@ -15,8 +15,8 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_broker.ha.sealed_file import read_sealed, write_sealed
 from gantry_broker.ports.disk import Disk
+from gantry_broker.store.sealed_file import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,11 @@ from typing import Final, cast, final
 from gantry_broker.ha.ack_set import AckSet
 from gantry_broker.ha.classic.master_session import ClassicMasterSession
 from gantry_broker.ha.frames import PREAMBLE, StreamBroken, Table
+from gantry_broker.ha.healing import RangeQuestion
 from gantry_broker.ha.master_session import MasterFacts, MasterLog, MasterSession
 from gantry_broker.ha.tls_port import TlsPort
 from gantry_remoting.addresses import join_address, listen, peer_address
+from gantry_remoting.closings import LimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,8 @@ SILENCE_S: Final = 20.0
 """A slave that says nothing for so long is gone."""
 HANDSHAKE_S: Final = 10.0
 STREAMS_MAX: Final = 64
+UNREAD_BYTES_MAX: Final = 64 << 20
+"""A slave that does not read is ended when more than this waits for it: a table may have so much, data has less."""
 
 
 def beat_interval_s(grant_ms: int) -> float:
@@ -80,6 +84,7 @@ class ReplicationServer:
         self._appended_at = 0.0
         self._is_beat_scheduled = False
         self._beats: asyncio.Task[None] | None = None
+        self.log: Final = LimitedLog(log)
 
     async def start(self, host: str, port: int, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
         """Listen; with ``tls``, asked for every connection, to nothing else. Raises OSError for a taken port."""
@@ -155,6 +160,16 @@ class ReplicationServer:
         """Some slave is further, or gone."""
         self._on_acks()
 
+    def make_room(self) -> bool:
+        """Whether one more stream may come. Whoever has not said who it is gives way, the oldest first."""
+        if len(self.streams) < STREAMS_MAX:
+            return True
+        waiting = [stream for stream in self.streams if stream.is_stranger]
+        if not waiting:
+            return False
+        min(waiting, key=lambda stream: stream.made_at).end("it made room for a younger connection")
+        return True
+
 
 @final
 class MasterStream(asyncio.Protocol):
@@ -168,12 +183,19 @@ class MasterStream(asyncio.Protocol):
         self._is_first = True
         self._is_full = False
         self._is_resumption_scheduled = False
-        self._heard_at = self._made_at = self._loop.time()
+        self._heard_at = self.made_at = self._loop.time()
         self.peer = "?"
+        self._range: Final = RangeQuestion()
 
     @property
     def session(self) -> MasterSession | ClassicMasterSession | None:
         return self._session
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it has not said yet who it is."""
+        session = self._session
+        return session is None or (session.hello is None and not session.is_streaming)
 
     @property
     def transport_bytes(self) -> int:
@@ -182,18 +204,31 @@ class MasterStream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A transport of uvloop is no subclass of asyncio's.
-        self._transport = transport = cast(asyncio.Transport, transport)
+        self._transport = cast(asyncio.Transport, transport)
+        try:
+            self._begin(self._transport)
+        except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
+            self._callback_failed("connection_made", error)
+
+    def _begin(self, transport: asyncio.Transport) -> None:
         peer = transport.get_extra_info("peername")
         self.peer = join_address(*peer_address(peer)) if peer else "?"
         facts = self._server.facts()
-        if facts is None or len(self._server.streams) >= STREAMS_MAX:
+        if facts is None or not peer or not self._server.make_room():
             transport.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_BYTES // 4)
         self._session = MasterSession(facts, self._server.source, self._server.slaves)
+        self._session.on_range = self._range.answered
         self._server.streams.add(self)
 
     def data_received(self, data: bytes) -> None:
+        try:
+            self._take(data)
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("data_received", error)
+
+    def _take(self, data: bytes) -> None:
         if self._is_first:
             self._is_first = False
             self._choose(data)
@@ -210,7 +245,8 @@ class MasterStream(asyncio.Protocol):
         if answer:
             transport.write(answer)
         if session.refusal is not None:
-            log.warning("a slave was refused", extra={"peer": self.peer, "reason": session.refusal.text})
+            facts = {"peer": self.peer, "reason": session.refusal.text}
+            self._server.log.write(logging.WARNING, "a slave was refused", facts)
             if isinstance(session, MasterSession):
                 self._server.on_refused(session)
             transport.close()
@@ -257,7 +293,21 @@ class MasterStream(asyncio.Protocol):
 
     def _resume(self) -> None:
         self._is_resumption_scheduled = False
-        self.pump()
+        try:
+            self.pump()
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("resume", error)
+
+    def has_range(self, end: int) -> bool:
+        """Whether the slave may be asked for what lies before ``end``."""
+        session = self._session
+        return isinstance(session, MasterSession) and session.is_streaming and session.has_range(end)
+
+    async def fetch(self, start: int, end: int) -> bytes:
+        """Whole records of ``[start, end)`` from this slave. Raises ``OSError``."""
+        if self._transport is None or not self.has_range(end):
+            raise ConnectionError("the replication stream ended")
+        return await self._range.fetch(self._transport.write, start, end)
 
     def beat(self) -> None:
         """Say that we live, and what is confirmed."""
@@ -269,6 +319,8 @@ class MasterStream(asyncio.Protocol):
         session, transport = self._session, self._transport
         if isinstance(session, MasterSession) and transport is not None and session.is_streaming:
             transport.writelines([session.table(table) for table in tables])
+            if transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+                self.end("it does not read what it is sent")
 
     def look(self, now: float) -> None:
         """Once a second: is it still there?"""
@@ -277,7 +329,7 @@ class MasterStream(asyncio.Protocol):
             return
         if now - self._heard_at > SILENCE_S:
             self.end(f"it has said nothing for {SILENCE_S:.0f} s")
-        elif not session.is_streaming and now - self._made_at > HANDSHAKE_S:
+        elif not session.is_streaming and now - self.made_at > HANDSHAKE_S:
             self.end(f"it is not ready after {HANDSHAKE_S:.0f} s")
         else:
             self.beat()
@@ -285,7 +337,9 @@ class MasterStream(asyncio.Protocol):
     def end(self, reason: str) -> None:
         """Close the connection at once."""
         if self._session is not None and self._transport is not None:
-            log.warning("a replication stream ends", extra={"peer": self.peer, "reason": reason})
+            facts = {"peer": self.peer, "reason": reason}
+            kind = "stranger" if self.is_stranger else "slave"
+            self._server.log.write(logging.WARNING, "a replication stream ends", facts, kind=kind)
             self._transport.abort()
             self._leave()
 
@@ -294,16 +348,33 @@ class MasterStream(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_full = False
-        self.pump()
+        try:
+            self.pump()
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("resume_writing", error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._session is not None and self._session.is_streaming:
             log.warning("a slave is gone", extra={"peer": self.peer, "reason": str(exc or "it has closed")})
-        self._leave()
+        try:
+            self._leave()
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("connection_lost", error)
+
+    def _callback_failed(self, callback: str, error: Exception) -> None:
+        """An exception that should not be. It ends this stream, and nobody else notices."""
+        self._server.log.callback_failed(self.peer, callback, error)
+        self._server.streams.discard(self)
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+        if self._transport is not None:
+            self._transport.abort()
 
     def _leave(self) -> None:
         session, self._session = self._session, None
         self._server.streams.discard(self)
+        self._range.close()
         if session is not None:
             session.close()
             self._server.acks_moved()

@@ -18,6 +18,7 @@ from gantry_broker.ha.frames import (
     DATA_BYTES_MAX,
     PREAMBLE,
     Ack,
+    AskRange,
     AskSums,
     AskTail,
     Beat,
@@ -26,6 +27,7 @@ from gantry_broker.ha.frames import (
     FrameReader,
     Hello,
     Message,
+    Range,
     Ready,
     Refusal,
     StreamBroken,
@@ -56,6 +58,14 @@ class SlaveLog(Protocol):
 
     def whole_records(self, offset: int, bytes_max: int) -> bytes:
         """As many whole records as fit, at least one; empty at the log's end."""
+        ...
+
+    def records_through(self, start: int, end: int) -> bytes:
+        """Good records from ``start`` on until one ends at or behind ``end``; fewer where one is damaged."""
+        ...
+
+    def healthy_records(self, start: int, end: int) -> bytes:
+        """Whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
         ...
 
     def append(self, data: bytes, offset: int) -> None:
@@ -104,6 +114,9 @@ class SlaveSession:
         self.promised_epoch = facts.promised_epoch
         """No master below it is followed, nor granted anything."""
 
+        self.on_range: Callable[[Range], None] = lambda answer: None
+        """Told of what the master gives of its log."""
+
         self.is_granting = False
         """Whether the last ack held a grant."""
 
@@ -139,12 +152,19 @@ class SlaveSession:
             case Phase.STREAMING, Beat():
                 self._heard(message)
                 return None
+            case Phase.STREAMING, AskRange():
+                return Range(message.start, self._log.healthy_records(message.start, message.end))
+            case Phase.STREAMING, Range():
+                self.on_range(message)
+                return None
             case Phase.STREAMING, Table():
                 self._on_table(message)
                 return None
             case Phase.CHALLENGE, Challenge():
                 self.phase = Phase.WELCOME
                 return self._hello(message)
+            case Phase.WELCOME, AskRange():
+                return Range(message.start, self._log.records_through(message.start, message.end))
             case Phase.WELCOME, AskSums():
                 return self._sums(message)
             case Phase.WELCOME, AskTail():
@@ -166,7 +186,7 @@ class SlaveSession:
             store_uuid=facts.store_uuid, epochs=list(history.epochs), begin=history.begin, end=history.end,
             file_bytes=facts.file_bytes, promised_epoch=self.promised_epoch, is_crash_safe=facts.is_crash_safe,
             address=facts.address, nonce=self._nonce,
-            proof=proof_of(facts.secret, "slave", challenge.nonce, self._nonce, facts.store_uuid),
+            proof=proof_of(facts.secret, "slave", challenge.nonce, self._nonce, facts.store_uuid), gives_ranges=True,
         )  # fmt: skip
 
     def _sums(self, asked: AskSums) -> Sums:

@@ -25,6 +25,8 @@ class SlaveStore:
     def history(self) -> History:
         """Epochs that begin behind the end are known from a master, and nothing of them is here yet."""
         store = self.store
+        if any(not lost.is_at_end for lost in store.loss.missing):
+            return History([], 0, 0)  # a hole is filled by getting all of the log anew
         epochs = [epoch for epoch in store.identity.epochs if epoch.start <= store.wrote]
         return History(epochs, store.min_physical, store.wrote)
 
@@ -45,6 +47,14 @@ class SlaveStore:
         """As many whole records as fit, at least one, of those that lie in one file. Empty at the log's end."""
         return whole_records(self.store, offset, bytes_max)
 
+    def records_through(self, start: int, end: int) -> bytes:
+        """Good records from ``start`` on until one ends at or behind ``end``; fewer where one is damaged."""
+        return self.store.guard.records_through(start, end)
+
+    def healthy_records(self, start: int, end: int) -> bytes:
+        """Whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
+        return self.store.guard.healthy_records(start, end)
+
     @property
     def is_behind(self) -> bool:
         """Whether confirmed messages could not be shown for want of room."""
@@ -58,6 +68,8 @@ class SlaveStore:
 
     def is_prepared(self, welcome: Welcome) -> bool:
         """Whether copying goes on where it was: nothing has to be cut or changed."""
+        if welcome.is_restart and any(not lost.is_at_end for lost in self.store.loss.missing):
+            return False
         is_same = welcome.epochs == self.store.identity.epochs and welcome.cut_to is None
         return self.copier is not None and is_same and not (welcome.is_restart and self._has_more(welcome))
 
@@ -76,6 +88,11 @@ class SlaveStore:
         elif welcome.epochs != store.identity.epochs:
             store.change_epochs(welcome.epochs)
         self.copier = store.start_copying()
+
+    def accept_loss(self, by: str) -> None:
+        """Go on behind what is missing. Waits for the disk."""
+        self.copier = None
+        self.store.accept_loss(by)
 
     def copy(self) -> None:
         """Be ready to copy, from nobody yet. Reads the log from where consumers see it: not for the loop."""

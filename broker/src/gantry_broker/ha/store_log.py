@@ -9,7 +9,6 @@ from gantry_broker.ha.frames import StreamBroken
 from gantry_broker.ha.history import History
 from gantry_broker.store.copying import CopyRefused
 from gantry_broker.store.message_store import MessageStore
-from gantry_wire.message import INT
 
 
 class Tail(Protocol):
@@ -52,6 +51,26 @@ class StoreLog:
         """As many whole records as fit, at least one, of those that lie in one file. Empty at the log's end."""
         return whole_records(self._store, offset, bytes_max)
 
+    def rest_of_record(self, offset: int) -> bytes:
+        """Verified bytes from ``offset`` to the end of the record that it lies in the middle of; empty at its begin."""
+        return self._store.guard.rest_of_record(offset)
+
+    def record_around(self, offset: int) -> int:
+        """Where the record begins that ``offset`` lies in or at; if that is damaged, where the one before it ends."""
+        return self._store.guard.record_around(offset)
+
+    def records_through(self, start: int, end: int) -> bytes:
+        """Good records from ``start`` on until one ends at or behind ``end``; fewer where one is damaged."""
+        return self._store.guard.records_through(start, end)
+
+    def end_of_damage(self, offset: int) -> int:
+        """Where the log is good again behind the damage at ``offset``."""
+        return self._store.guard.end_of_damage(offset)
+
+    def healthy_records(self, start: int, end: int) -> bytes:
+        """Whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
+        return self._store.guard.healthy_records(start, end)
+
     def append_tail(self, data: bytes, offset: int) -> None:
         """Take back what a slave has kept, while this broker is no master yet. Raises ``StreamBroken``."""
         if self._tail is None:
@@ -63,20 +82,11 @@ class StoreLog:
 
 
 def whole_records(store: MessageStore, offset: int, bytes_max: int) -> bytes:
-    """As many whole records as fit, at least one, of those that lie in one file. Empty at the log's end."""
+    """As many whole, verified records as fit, at least one, of those that lie in one file.
+
+    Empty at the log's end, and where the record at ``offset`` is damaged. What was appended last is still in memory.
+    """
     newest = store.newest(offset)
     if newest and len(newest) <= bytes_max:
         return newest
-    view = store.log_view(offset)
-    if len(view) <= bytes_max:
-        # Memory ends where a file, a buffer or the log does, and there a record does, too.
-        return bytes(view)
-    end = 0
-    while True:
-        size = INT.unpack_from(view, end)[0]
-        assert 0 < size <= len(view) - end, f"a log that was checked has no record of {size} bytes at {offset + end}"
-        if end and end + size > bytes_max:
-            return bytes(view[:end])
-        end += size
-        if end >= bytes_max:
-            return bytes(view[:end])
+    return store.whole_records(offset, bytes_max)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from gantry_remoting.addresses import join_address, peer_address
+from gantry_remoting.closings import LimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class TlsPort:
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._handshakes: dict[asyncio.Task[None], None] = {}
+        self._log: Final = LimitedLog(log)
 
     @property
     def port(self) -> int:
@@ -78,8 +80,9 @@ class TlsPort:
         while True:
             try:
                 connection, peer = await self._loop.sock_accept(listening)
-            except OSError as error:
-                log.warning("nobody can be let in", extra={"reason": str(error)})
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next one must be let in
+                reason = f"{type(error).__name__}: {error}"
+                self._log.write(logging.WARNING, "accepting replication connections failed", {"reason": reason})
                 await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
             if len(self._handshakes) >= HANDSHAKES_MAX:
@@ -97,9 +100,10 @@ class TlsPort:
                 self._factory, connection, ssl=self._context(), ssl_handshake_timeout=HANDSHAKE_S
             )
         except OSError as error:
-            log.warning("a peer was refused: no TLS with it", extra={"peer": peer, "reason": str(error)})
+            facts = {"peer": peer, "reason": str(error)}
+            self._log.write(logging.WARNING, "a peer was refused: no TLS with it", facts)
+        except Exception as error:  # noqa: BLE001 - a handshake's exception costs its own connection and no more
+            self._log.callback_failed(peer, "handshake", error)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._handshakes.pop(task, None)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a handshake failed unexpectedly", exc_info=task.exception())

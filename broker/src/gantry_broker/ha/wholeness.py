@@ -20,9 +20,9 @@ from typing import Final, NamedTuple, final
 
 import msgspec
 
-from gantry_broker.ha.sealed_file import read_sealed, write_sealed
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.recovery_report import RecoveryReport
+from gantry_broker.store.sealed_file import read_sealed, write_sealed
 from gantry_broker.store.write_pool import PoolStatus
 
 log = logging.getLogger(__name__)
@@ -57,19 +57,28 @@ class Found(NamedTuple):
     buffers: int = 0
     """How many write buffers are there."""
 
+    is_rotten: bool = False
+    """Whether some bytes in the middle are not what they were: following a master does not mend them."""
+
+    is_hollow: bool = False
+    """Whether the log lacks its head or files in the middle: following a master does not bring them back."""
+
 
 def found_by(report: RecoveryReport) -> Found:
     """From what a recovery says."""
-    lost = report.damaged or report.lost_flushed_bytes or report.set_aside or report.had_failed_flush
-    return Found(report.is_clean, report.end == 0, bool(lost), report.buffers_present)
+    is_rotten = bool(report.damaged or report.set_aside or report.had_failed_flush)
+    is_damaged = is_rotten or bool(report.lost_flushed_bytes or report.missing)
+    is_hollow = any(not lost.is_at_end for lost in report.missing)
+    is_empty = report.end == 0 and not report.missing
+    return Found(report.is_clean, is_empty, is_damaged, report.buffers_present, is_rotten, is_hollow)
 
 
 def judged(last: WholeRecord | None, found: Found, machine: str) -> bool | None:
-    """Whether everything is there. None if nobody can say: a store that was never asked about it before."""
-    if last is None:
-        return True if found.is_empty else None
+    """Whether everything is there. None if that is unknown: no start has recorded it, and no loss is known."""
     if found.is_damaged:
         return False
+    if last is None:
+        return True if found.is_empty else None
     if last.is_whole is not True or found.is_clean:
         return last.is_whole
     return last.is_crash_safe and last.machine == machine != "" and last.buffers <= found.buffers
@@ -89,7 +98,7 @@ class Wholeness:
 
     def __init__(self, disk: Disk, root: str, machine: str | None = None, *, scope: str = "") -> None:
         self.is_whole: bool | None = None
-        self._is_damaged = False
+        self._is_rotten = self._is_hollow = False
         self._disk: Final = disk
         self._path: Final = f"{root}/whole.json"
         run = this_machine() if machine is None else machine
@@ -107,7 +116,7 @@ class Wholeness:
     def started(self, report: RecoveryReport, pool: PoolStatus) -> None:
         """Judge this start, before it acknowledges anything. On a full disk nothing is known afterwards."""
         found = found_by(report)
-        self._is_damaged = found.is_damaged
+        self._is_rotten, self._is_hollow = found.is_rotten, found.is_hollow
         self.is_whole = judged(self._record, found, self._machine)
         record = WholeRecord(self.is_whole, self._machine, pool.is_crash_safe, pool.total)
         if self.is_whole is False:
@@ -124,9 +133,13 @@ class Wholeness:
                 self._record = None
             self.is_whole = None
 
-    def caught_up(self) -> None:
-        """A master was followed, and all that it had is here; or this log is what others follow now. Raises OSError."""
-        if self.is_whole is True or self._is_damaged:
+    def caught_up(self, *, is_copied_anew: bool = False, is_loss_accepted: bool = False) -> None:
+        """A master was followed, and all that it had is here; or this log is what others follow now. Raises OSError.
+
+        Rot and holes stay unless the whole log was copied anew; holes count no more once an operator has accepted them.
+        """
+        is_torn = self._is_rotten or (self._is_hollow and not is_loss_accepted)
+        if self.is_whole is True or (is_torn and not is_copied_anew):
             return
         last = self._record or WholeRecord(is_whole=None, machine=self._machine)
         self._write(msgspec.structs.replace(last, is_whole=True))

@@ -127,6 +127,13 @@ class Disk(Protocol):
 
     def read_file(self, path: str) -> bytes: ...
 
+    def read_uncached(self, path: str, position: int, length: int) -> bytes:
+        """Up to ``length`` bytes of a file as the media has them, where the file system can do that.
+
+        The page cache stays as it is then. Fewer bytes only at the end of the file.
+        """
+        ...
+
     def write_file(self, path: str, data: bytes) -> None:
         """Replace the whole file atomically and durably: temporary, sync, rename, directory sync."""
         ...

@@ -116,7 +116,7 @@ class FileVolume:
         return self._page_bytes
 
     def acquire(self) -> None:
-        descriptor = os.open(f"{self._directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(f"{self._directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

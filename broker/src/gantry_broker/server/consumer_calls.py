@@ -13,6 +13,8 @@ from typing import Final, final
 
 from gantry_broker.server.clients import ClientRegistry, Member
 from gantry_broker.server.handlers.send import Refused
+from gantry_broker.server.refusals import Refusal, Refusals
+from gantry_status import RefusalReason
 from gantry_wire import Command, ResponseCode
 
 CALLS_MAX: Final = 256
@@ -23,6 +25,12 @@ CALL_TIMEOUT_MS: Final = 10_000
 
 STATUS_TIMEOUT_MS: Final = 5_000
 """How long all members together may take over 221."""
+
+QUESTIONS_FULL: Final = Refusal(
+    ResponseCode.SYSTEM_BUSY,
+    "[OVERLOAD]system busy: too many questions to consumers under way",
+    RefusalReason.QUESTIONS_FULL,
+)
 
 VERSION_RESET: Final = 28
 """V3_0_7_SNAPSHOT: clients from here on understand 220 and 221."""
@@ -35,8 +43,9 @@ VERSION_CALLS: Final = 62
 class ConsumerCalls:
     """Questions to members of groups. Owned by the event loop."""
 
-    def __init__(self, clients: ClientRegistry) -> None:
+    def __init__(self, clients: ClientRegistry, refusals: Refusals) -> None:
         self._clients = clients
+        self._refusals = refusals
         self._running = 0
 
     def __repr__(self) -> str:
@@ -62,7 +71,8 @@ class ConsumerCalls:
     @contextmanager
     def _counted(self) -> Iterator[None]:
         if self._running >= CALLS_MAX:
-            raise Refused(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy: too many questions to consumers under way")
+            self._refusals.count(QUESTIONS_FULL)
+            raise Refused(QUESTIONS_FULL.code, QUESTIONS_FULL.remark)
         self._running += 1
         try:
             yield

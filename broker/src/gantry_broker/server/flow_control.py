@@ -1,69 +1,169 @@
-"""When to say "busy": RocketMQ's codes and texts, decided by how late the event loop is.
+"""When sends are refused as "busy": RocketMQ's codes and texts, decided by the backlog of the connection.
 
-A RocketMQ broker measures how long a request lay in its thread pool's queue. Here requests wait in the sockets while
-the loop is busy. A clock tick that is overdue by more than the limit means that what is read right now has been waiting
-that long: such sends are refused until the tick comes, and taken again after it. An append that itself took longer
-than the page-cache limit is named as such.
+RocketMQ's broker measures how long a request lay in the queue of its thread pool. Here requests wait in the sockets, so
+that a backlog belongs to a connection: it has one while each of its turns ends before its socket is empty.
+
+    backlog begins                                     five times `waitTimeMillsInSendQueue`
+         |------------- served, whatever it takes ------------|--- served, if what is queued can be in that time
+                                                               `-- else refused: sustained overload
+
+A burst is served, however large: it ends. Time is the CPU time of the event loop's thread. What the loop does with a
+connection is counted so, and what other programs take from it is not: a starved core or a stopped process makes every
+request late, and is no fault of the sender. Only what a connection of such a backlog sends is refused; the requests of
+others wait for one turn of the loop at most.
+
+An append that blocks longer than `osPageCacheBusyTimeOutMills` stops everybody. What came in meanwhile is refused with
+the text for a busy page cache. Other reasons, such as a full disk, stand until they are taken back.
 """
 
 import asyncio
-from typing import Final, final
+import time
+from collections.abc import Callable
+from typing import Final, Protocol, final
 
+from gantry_broker.server.refusals import Refusal
+from gantry_status import RefusalReason
 from gantry_wire import ResponseCode
 
-TICK_MS: Final = 10
+BURST_WAITS: Final = 5
+"""A backlog that lasts for so many times the waiting time is no burst any more. With 200 ms this is a second of work,
+10,000 sends of the slowest kind, and a third of the timeout of RocketMQ's clients."""
 
-Refusal = tuple[ResponseCode, str]
+STALL_MS: Final = 10
+"""How long after a blocked append sends are refused: RocketMQ looks at its queue as often."""
+
+RATE_WINDOW_S: Final = 1.0
+"""The service rate is that of about the last second of work."""
+
+
+class Sender(Protocol):
+    """What flow control asks of a connection."""
+
+    @property
+    def is_backlogged(self) -> bool:
+        """Whether its last turn ended before its socket was empty."""
+
+    def queued_bytes(self) -> int:
+        """What the kernel has received for it and nobody has read."""
+
+
+@final
+class Backlog:
+    """The work for one connection since its socket was empty, in CPU time of the loop's thread."""
+
+    def __init__(self, now: float) -> None:
+        self.began_at: Final = now
+        self._counted_at = now
+        self._read_bytes = 0
+        self._served_bytes = 0.0
+        self._served_s = 0.0
+
+    def count(self, now: float, size: int) -> None:
+        """A read of `size` bytes is about to be handled; the one before has been."""
+        if self._read_bytes:
+            self._served_bytes += self._read_bytes
+            self._served_s += now - self._counted_at
+            if self._served_s > RATE_WINDOW_S:
+                self._served_bytes, self._served_s = self._served_bytes / 2, self._served_s / 2
+        self._counted_at, self._read_bytes = now, size
+
+    def refused(self) -> None:
+        """The read that was counted last is refused; what that costs does not show how fast sends are served."""
+        self._read_bytes = 0
+
+    def drain_s(self, queued_bytes: int) -> float:
+        """How long serving so many bytes takes at the present rate."""
+        return queued_bytes * self._served_s / self._served_bytes if self._served_bytes else 0.0
 
 
 @final
 class FlowControl:
     """Owned by the event loop; `refusal` is asked once per read, not per message."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, wait_ms_max: int, append_ms_max: int) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        wait_ms_max: int,
+        append_ms_max: int,
+        cpu_time: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._loop = loop
+        self._cpu_time = cpu_time
         self.limit(wait_ms_max=wait_ms_max, append_ms_max=append_ms_max)
-        self._due_at = loop.time() + TICK_MS / 1000
-        self._timer: asyncio.TimerHandle | None = None
-        self._slow_append_s = 0.0
+        self._backlogs: dict[Sender, Backlog] = {}
+        self._stall: asyncio.TimerHandle | None = None
+        self._stall_s = 0.0
         self.standing: Refusal | None = None
-        """Why every send is refused, until somebody takes it back: the disk is too full."""
-        self.refused_count = 0
+        """Why every send is refused until it is taken back: the disk is too full."""
+
+    def __repr__(self) -> str:
+        return f"<FlowControl backlogs={len(self._backlogs)} stall={self._stall_s:.3f} s standing={self.standing}>"
 
     def limit(self, *, wait_ms_max: int, append_ms_max: int) -> None:
-        """From now on this is too long."""
+        """Set what is too long from now on."""
         self._wait_s_max = wait_ms_max / 1000
         self._append_s_max = append_ms_max / 1000
 
-    def start(self) -> None:
-        self._tick()
-
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        """Leave no timer behind."""
+        if self._stall is not None:
+            self._end_stall()
 
     def appended(self, seconds: float) -> None:
         """An append took so long."""
         if seconds > self._append_s_max:
-            self._slow_append_s = seconds
+            if self._stall is not None:
+                self._stall.cancel()
+            self._stall_s = seconds
+            self._stall = self._loop.call_later(STALL_MS / 1000, self._end_stall)
 
-    def refusal(self, now: float, waiting_count: int) -> Refusal | None:
-        """Why a send that is handled at loop time `now` should be refused, or None."""
+    def refusal(self, sender: Sender, data: bytes) -> Refusal | None:
+        """Why the sends in `data`, a read of `sender`, are refused; None when they are not."""
         if self.standing is not None:
-            self.refused_count += 1
             return self.standing
-        late_s = now - self._due_at
-        if late_s <= self._wait_s_max:
-            return None
-        self.refused_count += 1
-        kind = "PCBUSY_CLEAN_QUEUE" if self._slow_append_s else "TIMEOUT_CLEAN_QUEUE"
-        return (
-            ResponseCode.SYSTEM_BUSY,
-            f"[{kind}]broker busy, start flow control for a while, "
-            f"period in queue: {late_s * 1000:.0f}ms, size of queue: {waiting_count}",
-        )
+        if self._stall_s:
+            return _busy(RefusalReason.PAGE_CACHE_BUSY, self._stall_s, sender.queued_bytes(), data)
+        if sender.is_backlogged:
+            return self._overload(sender, data)
+        if self._backlogs:
+            self._backlogs.pop(sender, None)
+        return None
 
-    def _tick(self) -> None:
-        self._slow_append_s = 0.0
-        self._due_at = self._loop.time() + TICK_MS / 1000
-        self._timer = self._loop.call_later(TICK_MS / 1000, self._tick)
+    def forget(self, sender: Sender) -> None:
+        """A connection is gone."""
+        self._backlogs.pop(sender, None)
+
+    def _overload(self, sender: Sender, data: bytes) -> Refusal | None:
+        now = self._cpu_time()
+        backlog = self._backlogs.get(sender)
+        if backlog is None:
+            backlog = self._backlogs[sender] = Backlog(now)
+        backlog.count(now, len(data))
+        if now - backlog.began_at <= BURST_WAITS * self._wait_s_max:
+            return None
+        queued_bytes = sender.queued_bytes()
+        if not queued_bytes:  # a sender that waits for its answers: what it may have outstanding fills a turn
+            del self._backlogs[sender]
+            return None
+        drain_s = backlog.drain_s(queued_bytes)
+        if drain_s <= self._wait_s_max:
+            return None
+        backlog.refused()
+        return _busy(RefusalReason.QUEUE_TIMEOUT, drain_s, queued_bytes, data)
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+        self._stall, self._stall_s = None, 0.0
+
+
+def _busy(reason: RefusalReason, waited_s: float, queued_bytes: int, data: bytes) -> Refusal:
+    kind = "PCBUSY_CLEAN_QUEUE" if reason is RefusalReason.PAGE_CACHE_BUSY else "TIMEOUT_CLEAN_QUEUE"
+    frame_bytes = 4 + int.from_bytes(data[:4], "big")
+    return Refusal(
+        ResponseCode.SYSTEM_BUSY,
+        f"[{kind}]broker busy, start flow control for a while, "
+        f"period in queue: {waited_s * 1000:.0f}ms, size of queue: {queued_bytes // frame_bytes}",
+        reason,
+    )

@@ -10,7 +10,8 @@ Asked once for each request that is no plain send, and once for each read of a c
 
 from typing import Final, final
 
-from gantry_broker.server.flow_control import Refusal
+from gantry_broker.server.refusals import Refusal
+from gantry_status import RefusalReason
 from gantry_wire import RequestCode, ResponseCode
 
 ABOUT_ITSELF: Final = frozenset(
@@ -74,15 +75,15 @@ class Gate:
 
     def close_to_clients(self, reason: str) -> None:
         """Nothing more is sent; delayed messages, transactions and retries go on."""
-        self.news = _refusal(reason)
+        self.news = _refusal(reason, RefusalReason.DRAINING)
 
     def close_to_sends(self, reason: str) -> None:
         """Reads only."""
-        self.sends, self.everything = _refusal(reason), None
+        self.sends, self.everything = _refusal(reason, RefusalReason.NOT_MASTER), None
 
     def close(self, reason: str) -> None:
         """Nothing."""
-        self.sends = self.everything = _refusal(reason)
+        self.sends = self.everything = _refusal(reason, RefusalReason.NOT_SERVING)
 
     def refusal(self, code: int) -> Refusal | None:
         """What to answer to a request that must not come in."""
@@ -91,5 +92,5 @@ class Gate:
         return self.sends if code in CHANGES else None
 
 
-def _refusal(reason: str) -> Refusal:
-    return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, {reason}"
+def _refusal(text: str, reason: RefusalReason) -> Refusal:
+    return Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, {text}", reason)

@@ -20,14 +20,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, final
 
-from gantry_broker.server.flow_control import Refusal
+from gantry_broker.server.refusals import Refusal
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection
+from gantry_status import RefusalReason
 from gantry_wire import ResponseCode
 from gantry_wire.frame import FRAME_HEAD
 
 WAIT_BUCKETS: Final = 32
 """Bucket `n` counts waits of `[2**(n-1), 2**n)` us, the last one everything longer."""
+
+
+WAITING_FULL: Final = Refusal(
+    ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while", RefusalReason.WAITING_FULL
+)
 
 
 class Stage(NamedTuple):
@@ -106,7 +112,7 @@ class ParkedReplies:
         """Why nobody else may come in, if so: who waits costs memory, and a disk that hangs lets nobody go."""
         if self.count < self.sends_max:
             return None
-        return ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while"
+        return WAITING_FULL
 
     def park(self, connection: Connection, replies: bytes, count: int, end: int) -> None:
         """Hold `replies`, which are about `count` sends whose records end at or before `end`."""

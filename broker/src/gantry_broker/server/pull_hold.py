@@ -8,14 +8,18 @@ none of the three ever searches all of them. Owned by the event loop.
 """
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar, final
 
-from gantry_remoting import Connection
+from gantry_remoting import Connection, join_address
+from gantry_remoting.closings import CloseReason, LimitedLog
 from gantry_wire import Command
 from gantry_wire.commands.pull import PullMessage
+
+log = logging.getLogger(__name__)
 
 SWEEP_INTERVAL_S: Final = 0.1
 
@@ -43,7 +47,7 @@ class HeldPull:
 
 
 Retry = Callable[[HeldPull, bool], Command | None]
-"""Look again; with True as second argument an answer must come. Must not raise."""
+"""Look again; with True as second argument an answer must come. A bug that raises costs its own connection only."""
 
 
 @final
@@ -62,6 +66,7 @@ class PullHold:
         self._loop = loop
         self._retry = retry
         self._is_spent = is_spent
+        self._failures: Final = LimitedLog(log)
         self.limit(held_max=held_max, held_per_connection_max=held_per_connection_max)
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
@@ -124,6 +129,10 @@ class PullHold:
         if self._marked:
             self._wake_soon()
 
+    def wake_all(self) -> None:
+        """Everybody looks again: what was held back may be there now."""
+        self.mark(tuple(self._by_queue))
+
     def look_on(self, held: HeldPull) -> None:
         """This pull has not seen all that is there, and looks on in the next turn."""
         self._waking[held] = None
@@ -165,7 +174,13 @@ class PullHold:
             if not held.connection.is_open:
                 self._drop(held)
                 continue
-            answer = self._retry(held, must_answer)
+            try:
+                answer = self._retry(held, must_answer)
+            except Exception as error:  # noqa: BLE001 - one pull that cannot be answered must not keep the others waiting
+                self._drop(held)
+                self._failures.callback_failed(join_address(*held.connection.peer), "held pull", error)
+                held.connection.close("a held pull failed", CloseReason.CALLBACK)
+                continue
             if answer is not None:
                 self._drop(held)
                 held.connection.send(answer.encode())

@@ -12,6 +12,7 @@ import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, final
 
 from gantry_access import OwnAccount
@@ -20,6 +21,7 @@ from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
 from gantry_broker.ha.follower import Follower
 from gantry_broker.ha.frames import Table, Welcome
 from gantry_broker.ha.grants import GivenGrants, Grants
+from gantry_broker.ha.healing import Healer, RangeSource
 from gantry_broker.ha.master_session import MasterFacts, MasterSession
 from gantry_broker.ha.peak_rate import PeakRate
 from gantry_broker.ha.server import BEAT_INTERVAL_S, ReplicationServer
@@ -62,11 +64,12 @@ class Replication:
         clock_ms: Callable[[], int] = boottime_ms,
         account: OwnAccount | None = None,
         certificates: CertificateSource[PeerContexts] | None = None,
+        quiet: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> None:
         """``standstill`` runs what nobody may see half done, ``advanced`` looks at everybody who waits.
 
         ``meanwhile`` is called after an append, when whoever makes it safe is at work: there is time for other things.
-        ``account`` signs what a Java master is asked.
+        ``account`` signs what a Java master is asked. ``quiet`` keeps files from being deleted or cut.
         """
         ha = settings.ha
         self.store: Final = SlaveStore(store)
@@ -113,6 +116,7 @@ class Replication:
         self._is_show_scheduled = False
         self._is_table_scheduled = False
         self._certificates: Final = certificates
+        self.healer: Final = Healer(store, self._replicas, quiet)
         store.on_wrote = self._wrote
         tables.on_urgent = self._tables_changed
         self._show_nothing_new()
@@ -163,6 +167,7 @@ class Replication:
     async def close(self) -> None:
         """Follow nobody, and let nobody follow."""
         await self.stop_following()
+        await self.healer.close()
         if self._ticks is not None:
             self._ticks.cancel()
             await asyncio.wait([self._ticks])
@@ -180,6 +185,17 @@ class Replication:
         parked.must_wait = self._must_wait
         parked.promised = self._promised
         parked.shortfall = self._shortfall
+
+    def _replicas(self) -> list[RangeSource]:
+        """Who may be asked for a damaged range."""
+        if isinstance(self.follower, Follower):
+            return [self.follower]
+        return list(self.server.streams) if self.is_leading and self.server is not None else []
+
+    def damage_resolved(self) -> None:
+        """A damaged range is healed, or given up: streams that waited before it go on."""
+        if self.server is not None:
+            self.server.appended()
 
     # -- a master's side -----------------------------------------------------------------------------------------------
 
@@ -341,6 +357,7 @@ class Replication:
         while True:
             await asyncio.sleep(BEAT_INTERVAL_S)
             self.peak.looked(self._log.wrote)
+            self.healer.look(self._loop.time())
             if self.on_caught_up is not None and isinstance(self.follower, Follower) and self.follower.has_caught_up:
                 await self.on_caught_up()
             if self.is_leading and self.server is not None:

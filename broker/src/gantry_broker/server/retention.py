@@ -16,10 +16,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar, final
 
+import msgspec
+
 from gantry_broker.ports import DiskSpace
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
 from gantry_broker.server.flow_control import FlowControl
+from gantry_broker.server.refusals import Refusal
 from gantry_broker.server.unconsumed import Unconsumed, oldest_unconsumed
 from gantry_broker.store.retention import (
     NOTHING_UNCONSUMED,
@@ -32,9 +35,17 @@ from gantry_broker.store.retention import (
     needs_unconsumed,
     plan_retention,
 )
-from gantry_broker.store.retention_clock import RetentionClock
+from gantry_broker.store.retention_clock import (
+    SETTLE_MS,
+    ClockReading,
+    RetentionClock,
+    RetentionRecord,
+    decode_record,
+    encode_record,
+)
 from gantry_broker.store.settings import RetentionSettings
 from gantry_remoting import Connection
+from gantry_status import RefusalReason
 from gantry_wire import Command, RequestCode, ResponseCode
 
 log = logging.getLogger(__name__)
@@ -46,6 +57,7 @@ MANUAL_ROUNDS: Final = 20
 """How many rounds an administrator's wish lasts, as in RocketMQ: ten files each."""
 
 NOT_DELETED: Final = "old files could not be deleted; it is tried again"
+NOT_RECORDED: Final = "the record of the store's own time could not be written; it is tried again"
 NO_SPACE_KNOWN: Final = "the disk does not say how full it is; it is asked again"
 
 
@@ -68,6 +80,10 @@ class Retention:
         self._space = DiskSpace(0, 0)
         self._file_size = core.settings.store.mapped_file_size_commit_log
         self._time: RetentionClock | None = None
+        self._recorded: object = None
+        self._is_hour_owed = False
+        """Whether the delete hour came while the store's own time was in doubt."""
+
         self._manual_rounds = 0
         self._planned_at_ms: int | None = None
         self._said: object = None
@@ -124,6 +140,14 @@ class Retention:
             except TimeoutError:
                 continue
 
+    async def close(self) -> None:
+        """Keep by when the last messages were stored. `run` has ended."""
+        clock, now, store = self._time, self._reading(), self._core.store
+        if clock is not None:
+            clock.observe(now, log_begin=store.min_physical, log_end=store.wrote)
+            self._recorded = None
+            await self._keep(clock, now)
+
     async def _look(self) -> None:
         """How full is the disk, and what does that mean for sends."""
         core, store = self._core, self._core.store
@@ -135,7 +159,7 @@ class Retention:
         self._troubles.pop(NO_SPACE_KNOWN, None)
         was_refusing = self._flow.standing is not None
         is_full = is_refusing(self._room(), self._settings)
-        self._flow.standing = (ResponseCode.SERVICE_NOT_AVAILABLE, refusal_text(space)) if is_full else None
+        self._flow.standing = disk_full(space) if is_full else None
         if is_full != was_refusing:
             self._say_refusal(space)
         if not core.gate.is_still and store.is_next_file_wanted and has_room_for(space, self._file_size):
@@ -165,16 +189,21 @@ class Retention:
         oldest = await self._oldest_unconsumed()
         is_manual = self._manual_rounds > 0
         self._manual_rounds -= is_manual
-        wall_ms = self._core.clock.wall_ms()
+        now = self._reading()
+        clock = await self._own_clock(now)
+        own_ms = clock.observe(now, log_begin=store.min_physical, log_end=store.wrote)
+        await self._keep(clock, now)
         facts = RetentionFacts(
-            files=files,
+            files=[file._replace(newest_ms=clock.stored_by(file.end_offset, file.newest_ms)) for file in files],
             room=self._room(),
-            now_ms=self._believed_ms(wall_ms),
-            hour=time.localtime(wall_ms / 1000).tm_hour,
+            now_ms=own_ms,
+            hour=self._hour(now.wall_ms, is_doubtful=clock.is_doubtful),
             unconsumed_from=NOTHING_UNCONSUMED if oldest is None else oldest.physical_offset,
             is_manual=is_manual,
         )
         plan = plan_retention(facts, self._settings)
+        if plan.reason is Reason.NOTHING_DUE and not clock.is_doubtful:
+            self._is_hour_owed = False
         self._say_held(plan, oldest)
         if plan.delete_before > store.min_physical or store.removal.waiting_count:
             await self._remove_before(max(plan.delete_before, store.min_physical), plan.reason)
@@ -186,12 +215,62 @@ class Retention:
             return None
         return await oldest_unconsumed(self._core, self._delay.progress.settled())
 
-    def _believed_ms(self, wall_ms: int) -> int:
-        monotonic_ms = self._core.clock.monotonic_ms()
+    # ------- the store's own time
+
+    def _reading(self) -> ClockReading:
+        clock = self._core.clock
+        return ClockReading(clock.wall_ms(), clock.boot_ms(), clock.boot_id())
+
+    def _hour(self, wall_ms: int, *, is_doubtful: bool) -> int:
+        """The hour of the local day. A delete hour that comes while the store's own time is in doubt is made up for."""
+        hour = time.localtime(wall_ms / 1000).tm_hour
+        delete_hours = self._settings.delete_hours
+        if hour in delete_hours and is_doubtful:
+            self._is_hour_owed = True
+        return min(delete_hours) if self._is_hour_owed and delete_hours else hour
+
+    @property
+    def _record_path(self) -> str:
+        return f"{self._core.store.root}/retention-clock.json"
+
+    async def _own_clock(self, now: ClockReading) -> RetentionClock:
         if self._time is None:
-            newest_ms = self._core.store.last_timestamp_ms
-            self._time = RetentionClock(wall_ms=wall_ms, monotonic_ms=monotonic_ms, newest_ms=newest_ms)
-        return self._time.observe(wall_ms=wall_ms, monotonic_ms=monotonic_ms)
+            store = self._core.store
+            record = await in_thread(self._read_record)
+            self._time = RetentionClock(now, newest_ms=store.last_timestamp_ms, log_end=store.wrote, record=record)
+        return self._time
+
+    def _read_record(self) -> RetentionRecord | None:
+        """What an earlier process has kept, if it is of this store. Without it files count by their store times."""
+        disk, path = self._core.disk, self._record_path
+        try:
+            if not disk.exists(path):
+                return None
+            record = decode_record(disk.read_file(path))
+            if record.store == self._core.store.identity.uuid:
+                return record
+            reason = "it belongs to another store"
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            reason = str(error)
+        log.warning(
+            "the record of the store's own time is not usable; messages expire by their store times",
+            extra={"path": path, "reason": reason},
+        )
+        return None
+
+    async def _keep(self, clock: RetentionClock, now: ClockReading) -> None:
+        """Write the record when there is a note more, at most once a minute, and every hour while nothing is sent."""
+        state = clock.notes_count, clock.is_doubtful, now.boot_ms // SETTLE_MS
+        if state == self._recorded:
+            return
+        data = encode_record(clock.record(self._core.store.identity.uuid, now))
+        try:
+            await in_thread(lambda: self._core.disk.write_file(self._record_path, data))
+        except OSError as error:
+            self._say_trouble(NOT_RECORDED, error)
+            return
+        self._troubles.pop(NOT_RECORDED, None)
+        self._recorded = state
 
     async def _remove_before(self, offset: int, reason: Reason = Reason.NOTHING_DUE) -> None:
         """Delete what lies before ``offset``. Raises OSError; then the rest of it is done by the next call."""
@@ -251,6 +330,11 @@ class Retention:
         if self._troubles.get(what) != str(error):
             self._troubles[what] = str(error)
             log.error(what, extra={"reason": str(error)})
+
+
+def disk_full(space: DiskSpace) -> Refusal:
+    """The answer to sends while there is no room."""
+    return Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, refusal_text(space), RefusalReason.DISK_FULL)
 
 
 def refusal_text(space: DiskSpace) -> str:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.server.regaining import why_not_regained
-from gantry_status.orders import UNKNOWN, HaRole, HaStatus, SlaveState
+from gantry_broker.store.loss import LossRecord, describe_missing
+from gantry_status.orders import UNKNOWN, HaRole, HaStatus, RangeState, SlaveState
 
 if TYPE_CHECKING:
     from gantry_broker.server.roles import Roles
@@ -23,15 +24,28 @@ def compared_needed(electable: list[int], acks_needed: int) -> int:
     return slaves - acks_needed + 1 if acks_needed else slaves
 
 
+def loss_text(loss: LossRecord) -> str:
+    """Why a broker takes no sends, for clients and people; empty if nothing is missing."""
+    if not loss.missing:
+        return ""
+    remedy = "bring the files or the volume back and restart, or run `gantry ha accept-loss`"
+    return f"{describe_missing(loss.missing)}; {remedy}"
+
+
 def status_of(roles: Roles) -> HaStatus:
     """This moment."""
     settings, store, replication = roles.settings, roles.store, roles.replication
     record, follower = roles.records.record, replication.follower
     trouble = roles.trouble
+    loss = store.loss
+    if not trouble and loss.missing and follower is None:
+        trouble = loss_text(loss)
     if not trouble and follower is not None and not follower.is_streaming:
         trouble = f"the master is not followed: {follower.trouble or 'it is being asked'}"
     master_id = settings.broker_id if record.is_master else record.master_id
     electable = record.electable if record.epoch else settings.ha.electable
+    # A broker alone has no replica to heal damage. In a group members heal each other, and must not lose their votes.
+    is_alone = roles.role is not HaRole.SLAVE and not [number for number in electable if number != master_id]
     history = replication.store.history
     peak = replication.peak.bytes_per_s(store.wrote)
     missing = "" if replication.may_acknowledge() or not replication.is_leading else replication.missing()
@@ -63,13 +77,18 @@ def status_of(roles: Roles) -> HaStatus:
         heard_ms=UNKNOWN if replication.heard_ms is None else replication.heard_ms,
         granted_ms=replication.granted_ms,
         peak_bytes_per_s=UNKNOWN if peak is None else peak,
-        is_whole=roles.wholeness.is_whole,
+        is_whole=False if is_alone and store.guard.damaged else roles.wholeness.is_whole,
         is_crash_safe=store.pool_status.is_crash_safe,
         is_draining=roles.is_draining,
         is_withdrawn=roles.is_withdrawn,
         may_acknowledge=roles.role is HaRole.MASTER and replication.may_acknowledge(),
         may_regain=not why_not_regained(roles.remembered),
         is_regained=roles.is_regained and roles.role is HaRole.MASTER,
+        missing=[RangeState(start=lost.start, end=lost.end, cause=lost.cause.value) for lost in loss.missing],
+        accepted=[
+            RangeState(start=one.start, end=one.end, cause=one.cause.value, accepted_ms=one.accepted_ms)
+            for one in loss.accepted
+        ],
     )
 
 

@@ -4,6 +4,9 @@
         `--follow--> SLAVE     `-- after a start that may have lost bytes: COMPARING first, with its slaves
     `--regain--> MASTER, of the epoch in which it was it until its process ended (``regaining``)
 
+A store that lacks log data which sealed files vouch for (``store/loss``) has no master's role before its slaves were
+asked for it, and then only once an operator has accepted the loss. Until then it is COMPARING, and serves reads.
+
 Every order is idempotent: whoever gets no answer sends it again. A promise is on the disk before anything is done in
 its epoch, so an order of an older one is refused for ever. Between two roles the gate is closed and clients'
 connections are, too: nobody reads or writes a store that is being changed.
@@ -27,7 +30,7 @@ from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.regaining import Remembered, why_not_regained
 from gantry_broker.server.replication import Replication
-from gantry_broker.server.role_status import compared_needed, status_of
+from gantry_broker.server.role_status import compared_needed, loss_text, status_of
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.message_store import MessageStore
@@ -101,6 +104,9 @@ class Roles:
         self.is_regained = False
         """Whether it is, or was, the master of this epoch by ``regain``."""
 
+        self.is_awaiting_acceptance = False
+        """Whether it serves reads only, until an operator accepts that log data is lost."""
+
         self.is_closed = False
         self.replication: Final = replication
         self.records: Final = records
@@ -112,6 +118,7 @@ class Roles:
         self._host: Final = host
         self._lock = asyncio.Lock()
         self._compared: set[int] = set()
+        self._is_loss_accepted = False
         self._waiting: asyncio.Task[None] | None = None
         replication.on_refused = self._slave_refused
         replication.on_welcome = self._welcomed
@@ -145,14 +152,36 @@ class Roles:
             self._gate.close(self.trouble)
             log.error("this broker is no master any more", extra={"reason": self.trouble})
             return
-        if report.is_clean:
+        is_missing = bool(self.store.loss.missing)
+        if report.is_clean and not is_missing:
             await self._be_master(identity.epoch, self._electable())
             return
         needed = compared_needed(self._electable(), ha.acks_needed)
         if needed:
             await self._compare(needed)
+        elif is_missing:
+            await self._await_acceptance()
         else:
             await self._begin_alone(identity.epoch)
+
+    async def _await_acceptance(self) -> None:
+        """Serve reads and refuse sends until an operator accepts that log data is lost."""
+        reason = loss_text(self.store.loss)
+        log.error(
+            "log data is missing; sends are refused until the loss is accepted",
+            extra={"reason": reason, "ranges": [str(lost) for lost in self.store.loss.missing]},
+        )
+        if self.store.dispatched < self.store.wrote:
+            await self._host.standstill(self.replication.store.copy)
+        await self._show_all()
+        self.role, self.epoch, self.trouble = HaRole.COMPARING, self.store.identity.epoch, reason
+        self.is_awaiting_acceptance = self.is_withdrawn = True
+        self._gate.close_to_sends(reason)
+        self._host.register(0)
+
+    def _end_acceptance(self) -> None:
+        if self.is_awaiting_acceptance:
+            self.is_awaiting_acceptance = self.is_withdrawn = False
 
     async def _begin_alone(self, epoch: int) -> None:
         """No slave is asked. On a disk too full to write down a new epoch, the start goes on in the last one.
@@ -213,7 +242,10 @@ class Roles:
                         "slaves were compared with", extra={"end": self.store.wrote, "slaves": len(self._compared)}
                     )
                     self.replication.stop_leading("the comparison is over")
-                    await self._be_master(self.store.identity.epoch + 1, self._electable())
+                    if await asyncio.to_thread(self.store.check_missing):
+                        await self._await_acceptance()
+                    else:
+                        await self._be_master(self.store.identity.epoch + 1, self._electable())
         finally:
             self._waiting = None
 
@@ -254,13 +286,52 @@ class Roles:
                 raise OrderRefused(f"epoch {newest} has been already; a new master needs a newer one than {epoch}")
             if self.role is HaRole.COMPARING and not force:
                 raise OrderRefused(f"{self.trouble}; force takes its log as it is")
+            if self.store.loss.missing and not force:
+                if not electable and self.role is HaRole.UNASSIGNED:
+                    await self._await_acceptance()
+                raise OrderRefused(loss_text(self.store.loss))
             await self._give(epoch, "itself")
             await self.replication.finish_following()
+            if self.store.loss.missing:
+                await self._accept("promote with force")
             if self.role in (HaRole.MASTER, HaRole.COMPARING):
                 self._stop_leading("it becomes the master of another epoch")
             await self._be_master(epoch, [number for number in electable if number != self.settings.broker_id])
             await self._caught_up()  # whoever elects has said what counts: what is here
             return status_of(self)
+
+    async def accept_loss(self, by: str) -> HaStatus:
+        """Go on without the log data that is missing: an operator has decided it."""
+        async with self._lock:
+            if not self.store.loss.missing:
+                return status_of(self)
+            if self.role is HaRole.SLAVE:
+                raise OrderRefused("this is a slave: what it lacks comes from its master")
+            if self.role is HaRole.COMPARING and not self.is_awaiting_acceptance:
+                raise OrderRefused("its slaves are asked first: they may have what is missing")
+            was_awaiting = self.is_awaiting_acceptance
+            await self._accept(by)
+            if was_awaiting and self.settings.ha.role_at_start is RoleAtStart.CONFIGURED:
+                await self._be_master(self.store.identity.epoch + 1, self._electable())
+                await self._caught_up()
+            elif was_awaiting:
+                await self._lose_role("the loss is accepted; it waits for a promotion")
+            return status_of(self)
+
+    async def _accept(self, by: str) -> None:
+        """Have the log and its queues go on behind what is lost."""
+        slave, ranges = self.replication.store, [str(lost) for lost in self.store.loss.missing]
+        await self._host.standstill(slave.copy)
+        while True:
+            if slave.dispatch(self.store.wrote) or slave.is_behind:
+                break
+            await asyncio.sleep(0)
+        if self.store.dispatched < self.store.wrote:
+            raise OrderRefused("there is no room on the disk to show what is here")
+        await self._host.standstill(lambda: slave.accept_loss(by))
+        self._end_acceptance()
+        self._is_loss_accepted = True
+        log.warning("the loss of log data was accepted", extra={"ranges": ranges, "by": by, "end": self.store.wrote})
 
     @property
     def remembered(self) -> Remembered:
@@ -429,6 +500,7 @@ class Roles:
         self.role, self.epoch, self.trouble, self.is_regained = HaRole.MASTER, epoch, "", False
         self.replication.lead(epoch, electable)
         self._end_drain()
+        self._end_acceptance()
         self._host.register(0)
         log.info("this broker is the master", extra={"epoch": epoch, "start": store.wrote, "electable": electable})
 
@@ -489,8 +561,16 @@ class Roles:
 
     async def _caught_up(self) -> None:
         """Whatever was in doubt is here, or nobody has it."""
+        store = self.store
         try:
-            await asyncio.to_thread(self.wholeness.caught_up)
+            if store.loss.missing:
+                await asyncio.to_thread(store.forget_missing)
+            if not store.loss.missing:
+                await asyncio.to_thread(
+                    self.wholeness.caught_up,
+                    is_copied_anew=store.is_restarted,
+                    is_loss_accepted=self._is_loss_accepted,
+                )
         except OSError as error:
             log.warning("that nothing is missing any more cannot be written down", extra={"reason": str(error)})
 
@@ -519,7 +599,7 @@ class Roles:
         self._host.close_clients(reason)
         self._host.register(None)
         self.role, self.trouble, self.is_draining = HaRole.UNASSIGNED, reason, False
-        self.is_withdrawn = False
+        self.is_withdrawn = self.is_awaiting_acceptance = False
         log.warning("this broker has no role any more", extra={"reason": reason})
 
     def _stop_leading(self, reason: str) -> None:

@@ -3,10 +3,15 @@
     bytes of each read -> frames -> drafts -> ONE append at the end of the turn -> replies -> ONE write per connection
 
 A connection with many sends outstanding fills a pass by itself; many connections with one each fill it together, so
-that neither pays for an append of its own. The usual message (code 310, JSON, a known topic, a known shape of
-properties) is handled here on primitives. Anything out of the ordinary goes through `handlers.send`, which reads the
-same request in words and puts its draft into the same pass, so that order within a connection is the order of its
-frames. A frame that is no send has the pass appended first: a pull sees the sends before it.
+that neither pays for an append of its own. A plain message is handled here on primitives, in one of two tiers:
+
+    first     code 310, JSON, a known topic, a known shape of properties: what Java's clients usually send
+    second    codes 10 and 310, JSON or binary, a known topic, any properties that are stored nearly as they came:
+              Java's with keys, Go, C++, Rust, Node; at most twice the cost of the first
+
+Anything out of the ordinary goes through `handlers.send`, which reads the same request in words and puts its draft into
+the same pass, so that order within a connection is the order of its frames. All three ways store and answer the same,
+byte for byte. A frame that is no send has the pass appended first: a pull sees the sends before it.
 
 The interface is `handle(data, connection) -> (consumed, replies)`; a compiled twin can take its place.
 """
@@ -15,33 +20,56 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final, final
+from typing import Final, NamedTuple, Protocol, final
 
 import msgspec
 
-from gantry_broker.errors import DiskTooSlow, LogReadOnly, MessageTooLarge, PoolExhausted, StoreFull
-from gantry_broker.server.flow_control import FlowControl, Refusal
+from gantry_broker.errors import (
+    DiskTooSlow,
+    IndexRebuilding,
+    LogReadOnly,
+    MessageTooLarge,
+    PoolExhausted,
+    QueueRebuilding,
+    StoreFull,
+)
+from gantry_broker.server.flow_control import FlowControl
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.parked import ParkedReplies
-from gantry_broker.server.send_routes import UNIQUE_END, UNIQUE_PREFIX, UNIQUE_PREFIX_BYTES, UNIQUE_START, SendRoutes
+from gantry_broker.server.refusals import Refusal
+from gantry_broker.server.send_routes import (
+    UNIQUE_END,
+    UNIQUE_PREFIX,
+    UNIQUE_PREFIX_BYTES,
+    UNIQUE_START,
+    SendRoute,
+    SendRoutes,
+    Shape,
+    json_text,
+)
 from gantry_broker.server.stats import BrokerStats
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
-from gantry_wire import Command, ResponseCode
+from gantry_status import RefusalReason
+from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.fields import Int32
-from gantry_wire.commands.send import SendMessageV2
+from gantry_wire.commands.send import SendMessage, SendMessageV2
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, Frame, check_frame_head
-from gantry_wire.limits import WireLimits
+from gantry_wire.header import binary_parts
+from gantry_wire.limits import EXT_FIELDS_MAX, WireLimits
 from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, TRANSACTION_MASK, encode_host
 
 log = logging.getLogger(__name__)
 
 SEND_V2_PREFIX: Final = b'{"code":310,'
+SEND_V1_PREFIX: Final = b'{"code":10,'
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 NO_ANSWER: Final = b""
+PLAIN_HEADER_BYTES_MAX: Final = 6 * EXT_FIELDS_MAX
+"""A longer JSON header may pass the limit of fields, which only the readable path counts: `"":"",` has 6 bytes."""
 NEVER_A_PREFIX: Final = b"\0"
 """No JSON header begins so."""
 CLEARED_FLAGS: Final = TRANSACTION_MASK | FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
@@ -64,7 +92,56 @@ class SendV2Header(msgspec.Struct, kw_only=True, gc=False):
     flag: int = 0
 
 
+class SendV1Header(msgspec.Struct, kw_only=True, gc=False):
+    """The header of a JSON send with long names, code 10, which Go's client sends."""
+
+    opaque: Int32
+    fields: SendMessage = msgspec.field(name="extFields")
+    flag: int = 0
+
+
+class PlainFields(Protocol):
+    """What the second tier needs of a send's fields; `SendMessage`, `SendMessageV2` and `SignedFields` have it."""
+
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def sys_flag(self) -> int: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def born_timestamp(self) -> int: ...
+    @property
+    def properties(self) -> str | None: ...
+
+
+class BinaryHeader(NamedTuple):
+    """The header of a binary send."""
+
+    opaque: int
+    fields: SendMessage | SendMessageV2
+    flag: int
+
+
 _decode_send: Final = msgspec.json.Decoder(SendV2Header, strict=False).decode
+_decode_send_v1: Final = msgspec.json.Decoder(SendV1Header, strict=False).decode
+_BINARY_SENDS: Final[dict[bytes, type[SendMessage] | type[SendMessageV2]]] = {
+    RequestCode.SEND_MESSAGE.to_bytes(2, "big"): SendMessage,
+    RequestCode.SEND_MESSAGE_V2.to_bytes(2, "big"): SendMessageV2,
+}
+"""The fields of a binary send, by the code at the beginning of its header."""
+
+
+class PlainRequest(Protocol):
+    """What the second tier needs of a decoded header."""
+
+    @property
+    def opaque(self) -> int: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def fields(self) -> PlainFields: ...
+
 
 OtherFrame = Callable[[Frame, Connection], bytes | None]
 TakeSigned = Callable[[bytes, bytes, bytes, int], bool]
@@ -132,13 +209,14 @@ class SendPath:
 
     def forget(self, connection: Connection) -> None:
         self._hosts.pop(connection, None)
+        self._flow.forget(connection)
 
     def handle(self, data: bytes, connection: Connection, other: OtherFrame) -> tuple[int, bytes]:
         """Handle every whole frame at the start of `data`. Frames that are no plain send go to `other`.
 
         Replies to sends follow when the pass is appended, at the end of this turn of the loop.
         """
-        self.refusal = self._gate.sends or self._gate.news or self._flow.refusal(self._loop.time(), len(self.drafts))
+        self.refusal = self._gate.sends or self._gate.news or self._flow.refusal(connection, data)
         if self.refusal is None and self.parked is not None:
             self.refusal = self.parked.refusal
         replies: list[bytes] = []
@@ -170,6 +248,7 @@ class SendPath:
         host, host_flag = self.host_and_flag(connection)
         # Refused sends take the readable path, which says so.
         prefix = self._prefix if self.refusal is None else NEVER_A_PREFIX
+        is_open = prefix is SEND_V2_PREFIX
         while end - position >= _HEAD_BYTES:
             total, type_and_header = _unpack_head(data, position)
             header_bytes = type_and_header & 0xFFFFFF
@@ -181,7 +260,7 @@ class SendPath:
             header_end = position + _HEAD_BYTES + header_bytes
             header = data[position + _HEAD_BYTES : header_end]
             position = frame_end
-            if header.startswith(prefix) and type_and_header == header_bytes:
+            if header.startswith(prefix) and type_and_header == header_bytes <= PLAIN_HEADER_BYTES_MAX:
                 try:
                     request = _decode_send(header)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -189,44 +268,47 @@ class SendPath:
                 if request is not None:
                     fields = request.fields
                     route = by_topic.get(fields.topic)
-                    text = fields.properties
+                    text = fields.properties or ""
                     queue_id = fields.queue_id
                     if (
                         route is not None
-                        and text is not None
                         and 0 <= queue_id < len(route.slots)
-                        and text[:UNIQUE_START] == UNIQUE_PREFIX
                         and 0 < frame_end - header_end <= body_bytes_max
                         and not (fields.batch or fields.reconsume_times or request.flag & FLAG_RESPONSE)
                     ):
-                        tail = text[UNIQUE_END:]
-                        shape = route.shapes.get(tail) or route.learn(tail)
-                        key = text[UNIQUE_START:UNIQUE_END]
-                        unique = key.encode()
-                        if shape is not None and len(unique) == 32 and unique.isalnum():
-                            slot = route.slots[queue_id] or self._routes.slot(route, queue_id)
-                            drafts.append(
-                                (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
-                                    slot.queue,
-                                    data[header_end:frame_end],
-                                    UNIQUE_PREFIX_BYTES + unique + shape.tail,
-                                    fields.sys_flag & ~CLEARED_FLAGS | host_flag,
-                                    fields.flag,
-                                    fields.born_timestamp,
-                                    host,
-                                    0,
-                                    0,
-                                    shape.tags_code,
-                                    0,
-                                    (key,),
+                        shape = route.shapes.get(text[UNIQUE_END:])
+                        if shape is not None and text[:UNIQUE_START] == UNIQUE_PREFIX:
+                            key = text[UNIQUE_START:UNIQUE_END]
+                            unique = key.encode()
+                            if len(unique) == 32 and unique.isalnum():
+                                slot = route.slots[queue_id] or self._routes.slot(route, queue_id)
+                                drafts.append(
+                                    (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
+                                        slot.queue,
+                                        data[header_end:frame_end],
+                                        UNIQUE_PREFIX_BYTES + unique + shape.tail,
+                                        fields.sys_flag & ~CLEARED_FLAGS | host_flag,
+                                        fields.flag,
+                                        fields.born_timestamp,
+                                        host,
+                                        0,
+                                        0,
+                                        shape.tags_code,
+                                        0,
+                                        (key,),
+                                    )
                                 )
-                            )
-                            template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template
-                            answers.append((template, unique, request.opaque))
+                                template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template
+                                answers.append((template, unique, request.opaque))
+                                continue
+                        if self.put_any(request, route, data[header_end:frame_end], host, host_flag):
                             continue
+            elif is_open and self._take_any(type_and_header >> 24, header, data[header_end:frame_end], host, host_flag):
+                continue
             body = data[header_end:frame_end]
-            is_v2_json = type_and_header == header_bytes and header.startswith(SEND_V2_PREFIX)
+            is_v2_json = type_and_header == header_bytes <= PLAIN_HEADER_BYTES_MAX and header.startswith(SEND_V2_PREFIX)
             if signed is not None and is_v2_json and signed(header, body, host, host_flag):
+                connection.is_authenticated = True
                 continue
             reply = other(Frame(type_and_header >> 24, header, body), connection)
             if reply:
@@ -235,6 +317,84 @@ class SendPath:
                 if reply_bytes > PASS_REPLY_BYTES_MAX:
                     break
         return position
+
+    def _take_any(self, serialization: int, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool:
+        """Put a plain send with a binary header or long names into the pass. False leaves it to the readable path."""
+        request: SendV1Header | BinaryHeader
+        try:
+            if serialization:
+                kind = _BINARY_SENDS.get(header[:2])
+                if kind is None:
+                    return False
+                _, _, _, opaque, flag, _, ext = binary_parts(header, self._limits)
+                request = BinaryHeader(opaque, msgspec.convert(ext, kind, strict=False), flag)
+            elif header.startswith(SEND_V1_PREFIX) and len(header) <= PLAIN_HEADER_BYTES_MAX:
+                request = _decode_send_v1(header)
+            else:
+                return False
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RemoteProtocolError):
+            return False
+        send = request.fields
+        route = self._routes.by_topic.get(send.topic)
+        if (
+            route is None
+            or not 0 <= send.queue_id < len(route.slots)
+            or not 0 < len(body) <= self.body_bytes_max
+            or send.batch
+            or send.reconsume_times
+            or request.flag & FLAG_RESPONSE
+        ):
+            return False
+        return self.put_any(request, route, body, host, host_flag)
+
+    def put_any(self, request: PlainRequest, route: SendRoute, body: bytes, host: bytes, host_flag: int) -> bool:
+        """Put a plain send with any properties into the pass. False leaves it to the readable path.
+
+        The caller has checked the queue, the body and that the send is neither a batch nor a consumer's retry.
+        """
+        fields = request.fields
+        text = fields.properties or ""
+        queue_id = fields.queue_id
+        key = text[UNIQUE_START:UNIQUE_END]
+        shape = route.shapes.get(text[UNIQUE_END:])
+        keys: tuple[str, ...]
+        if (
+            shape is not None
+            and text[:UNIQUE_START] == UNIQUE_PREFIX
+            and len(key) == 32
+            and key.isascii()
+            and key.isalnum()
+        ):
+            unique, tags_code, keys = key.encode(), shape.tags_code, (key,)
+            data = UNIQUE_PREFIX_BYTES + unique + shape.tail
+        else:
+            properties = self._routes.stored_properties(text)
+            if properties is None:
+                return False
+            data, key, tags_code, keys, is_shape = properties
+            unique = key.encode() if key.isascii() and key.isalnum() else json_text(key)
+            if is_shape:
+                route.learn(text[UNIQUE_END:], Shape(data[UNIQUE_END:], tags_code))
+        slot = route.slots[queue_id] or self._routes.slot(route, queue_id)
+        self.drafts.append(
+            (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
+                slot.queue,
+                body,
+                data,
+                fields.sys_flag & ~CLEARED_FLAGS | host_flag,
+                fields.flag,
+                fields.born_timestamp,
+                host,
+                0,
+                0,
+                tags_code,
+                0,
+                keys,
+            )
+        )
+        template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template
+        self.answers.append((template, unique, request.opaque))
+        return True
 
     def flush_for(self, connection: Connection) -> None:
         """Append the pass now, since what `connection` asks next must see its own sends."""
@@ -322,7 +482,8 @@ class SendPath:
             self._runs.append((connection, end))
 
     def _refuse(self, answers: list[Answer], runs: list[tuple[Connection, int]], error: Exception) -> None:
-        code, remark = store_refusal(error)
+        code, remark, _ = refusal = store_refusal(error)
+        self._stats.refusals.count(refusal, len(answers))
         number = 0
         for connection, end in runs:
             refused = [answer for answer in answers[number:end] if answer[0]]
@@ -331,17 +492,24 @@ class SendPath:
             number = end
 
 
-def store_refusal(error: Exception) -> tuple[ResponseCode, str]:
-    """The code and text that tell a producer what its message ran into."""
+def store_refusal(error: Exception) -> Refusal:
+    """The answer to a request whose message the store did not take."""
+    unavailable = ResponseCode.SERVICE_NOT_AVAILABLE
     if isinstance(error, MessageTooLarge):
-        return ResponseCode.MESSAGE_ILLEGAL, str(error)
+        return Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error), None)
     if isinstance(error, DiskTooSlow):
-        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, the disk is too slow: {error}"
+        text = f"service not available now, the disk is too slow: {error}"
+        return Refusal(unavailable, text, RefusalReason.DISK_TOO_SLOW)
     if isinstance(error, StoreFull):
-        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, the disk is full: {error}"
+        return Refusal(unavailable, f"service not available now, the disk is full: {error}", RefusalReason.DISK_FULL)
     if isinstance(error, PoolExhausted):
-        return ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"
+        text = "[REJECTREQUEST]system busy, start flow control for a while"
+        return Refusal(ResponseCode.SYSTEM_BUSY, text, RefusalReason.NO_WRITE_BUFFER)
     if isinstance(error, LogReadOnly):
-        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, the log is read-only: {error}"
+        text = f"service not available now, the log is read-only: {error}"
+        return Refusal(unavailable, text, RefusalReason.LOG_READ_ONLY)
+    if isinstance(error, (QueueRebuilding, IndexRebuilding)):
+        return Refusal(ResponseCode.SYSTEM_BUSY, f"system busy, try again: {error}", RefusalReason.REBUILDING)
     log.error("the store failed", exc_info=error)
-    return ResponseCode.SYSTEM_ERROR, f"the store failed: {type(error).__name__}"
+    text = f"the store failed: {type(error).__name__}"
+    return Refusal(ResponseCode.SYSTEM_ERROR, text, RefusalReason.STORE_FAILED)

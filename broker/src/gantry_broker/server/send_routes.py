@@ -3,18 +3,26 @@
 Producers of a topic send few shapes of properties: the same names and values but for the unique id in front. A shape
 holds what the broker adds and the hash of the tags, so that the usual message costs one dictionary look-up instead of
 a parse. A shape is remembered only when nothing in it asks for special treatment, and their number is bounded.
+
+Properties without such a shape (a unique id elsewhere, of another form or missing; keys; what a forwarder copied) are
+parsed once by `SendRoutes.stored_properties`, which stores what the readable path would store, byte for byte.
 """
 
+import random
 from typing import Final, final
 
+import msgspec
+
+from gantry_broker.ports import Clock
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.message_store import MessageStore
 from gantry_wire import properties as names
 from gantry_wire.codes import PROTOCOL_VERSION
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.hashing import tags_code
+from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.names import is_retry_or_dead_letter
-from gantry_wire.properties import parse_properties
+from gantry_wire.unique_id import UniqueIds
 
 SHAPES_MAX: Final = 1024
 SHAPE_BYTES_MAX: Final = 2048
@@ -25,23 +33,31 @@ UNIQUE_END: Final = UNIQUE_START + 32
 
 SPECIAL_PROPERTIES: Final = frozenset(
     {
-        names.KEYS,
         names.DELAY_LEVEL,
         names.TRANSACTION_PREPARED,
         names.TIMER_DELAY_SECONDS,
         names.TIMER_DELAY_MS,
         names.TIMER_DELIVER_MS,
-        names.POP_CHECKPOINT,
-        names.RECORD_CRC,
-        names.UNIQUE_KEY,
-        names.MESSAGE_REGION,
-        names.TRACE_ON,
-        names.CLUSTER,
+        "",
     }
 )
-"""A message with one of these (beside the leading unique id) takes the readable path.
+"""A message with one of these takes the readable path.
 
 So does one that does not want to wait until it is stored as the mode promises.
+"""
+
+OWNED_PROPERTIES: Final = frozenset(
+    {names.POP_CHECKPOINT, names.RECORD_CRC, names.MESSAGE_REGION, names.TRACE_ON, names.CLUSTER}
+)
+"""The broker removes or overwrites these, so properties with one of them are written again."""
+
+_NOTED: Final = SPECIAL_PROPERTIES | OWNED_PROPERTIES
+
+
+StoredProperties = tuple[bytes, str, int, tuple[str, ...], bool]
+"""(encoded properties, unique id, tags code, index keys, whether they have a shape).
+
+They have one when another 32 letters and digits as the leading unique id would change nothing else.
 """
 
 
@@ -74,38 +90,30 @@ class SendRoute:
     It is empty for topics that only the readable path may handle.
     """
 
-    __slots__ = ("_broker_tail", "shapes", "slots", "topic")
+    __slots__ = ("shapes", "slots", "topic")
 
-    def __init__(self, topic: str, queue_count: int, broker_tail: bytes) -> None:
+    def __init__(self, topic: str, queue_count: int) -> None:
         self.topic: Final = topic
         self.slots: Final[list[QueueSlot | None]] = [None] * queue_count
         self.shapes: Final[dict[str, Shape]] = {}
-        self._broker_tail = broker_tail
 
-    def learn(self, tail: str) -> Shape | None:
-        """The shape of properties that end in `tail`; None when they need the readable path."""
-        if not tail.startswith(names.VALUE_END) or len(tail) > SHAPE_BYTES_MAX:
-            return None
-        pairs = parse_properties(tail[1:])
-        if not SPECIAL_PROPERTIES.isdisjoint(pairs) or pairs.get(names.WAIT_STORE) == "false":
-            return None
-        ended = tail if tail.endswith(names.VALUE_END) else tail + names.VALUE_END
-        try:
-            shape = Shape(ended.encode() + self._broker_tail, tags_code(pairs.get(names.TAGS)))
-        except UnicodeEncodeError:
-            return None
+    def learn(self, tail: str, shape: Shape) -> None:
+        """Remember the shape of properties that end in `tail`, if it is not too long."""
+        if len(tail) > SHAPE_BYTES_MAX:
+            return
         if len(self.shapes) >= SHAPES_MAX:
             self.shapes.clear()
         self.shapes[tail] = shape
-        return shape
 
 
 @final
 class SendRoutes:
     """Routes by topic. Owned by the event loop."""
 
-    def __init__(self, store: MessageStore, *, store_host: bytes, cluster: str, region: str) -> None:
+    def __init__(self, store: MessageStore, *, store_host: bytes, cluster: str, region: str, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
+        self._unique_ids = UniqueIds(store_host[:-4], salt=random.getrandbits(32))
         self._host_hex = store_host.hex().upper()
         self._region = region
         self.added = {names.MESSAGE_REGION: region, names.TRACE_ON: "true", names.CLUSTER: cluster}
@@ -122,9 +130,58 @@ class SendRoutes:
         topic = config.topic_name
         count = max(config.write_queue_nums, config.read_queue_nums)
         is_plain = not is_retry_or_dead_letter(topic) and config.topic_filter_type == "SINGLE_TAG"
-        route = SendRoute(topic, count if is_plain else 0, self._broker_tail)
+        route = SendRoute(topic, count if is_plain else 0)
         self.by_topic[topic] = route
         return route
+
+    def next_unique_id(self) -> str:
+        """The id of a message whose producer gave it none."""
+        return self._unique_ids.next(self._clock.wall_ms())
+
+    def stored_properties(self, text: str) -> StoredProperties | None:
+        """What is stored for the properties of a plain message; None when only the readable path can say.
+
+        Properties are kept as they came where nothing in them must change, and written again otherwise.
+        """
+        parts = (text[:-1] if text.endswith(names.VALUE_END) else text).split(names.VALUE_END) if text else []
+        try:
+            pairs: dict[str, str] = dict([part.split(names.KEY_END) for part in parts])
+        except ValueError:
+            return None  # a pair without exactly one separator
+        unique = pairs.get(names.UNIQUE_KEY)
+        wait = pairs.get(names.WAIT_STORE, "true")
+        if unique == "" or (wait != "true" and wait.lower() == "false"):
+            return None
+        added = ""
+        if unique is None:
+            unique = pairs[names.UNIQUE_KEY] = self.next_unique_id()
+            added = f"{UNIQUE_PREFIX}{unique}{names.VALUE_END}"
+            parts.append(added)
+        is_kept = len(pairs) == len(parts)
+        if not _NOTED.isdisjoint(pairs):
+            if not SPECIAL_PROPERTIES.isdisjoint(pairs):
+                return None
+            is_kept = is_kept and OWNED_PROPERTIES.isdisjoint(pairs)
+        try:
+            if is_kept:
+                end = "" if not text or text.endswith(names.VALUE_END) else names.VALUE_END
+                data = f"{text}{end}{added}".encode() + self._broker_tail
+            else:
+                if len(text.encode()) > PROPERTIES_BYTES_MAX:
+                    return None
+                pairs.pop(names.POP_CHECKPOINT, None)
+                pairs.pop(names.RECORD_CRC, None)
+                data = names.format_properties({**pairs, **self.added}).encode()
+        except UnicodeEncodeError:
+            return None
+        if len(data) > PROPERTIES_BYTES_MAX:
+            return None
+        code = tags_code(pairs.get(names.TAGS))
+        text_keys = pairs.get(names.KEYS)
+        if text_keys:
+            return data, unique, code, (unique, *filter(None, text_keys.split(names.KEY_SEPARATOR))), False
+        is_shape = is_kept and text[:UNIQUE_START] == UNIQUE_PREFIX and len(unique) == 32 and unique.encode().isalnum()
+        return data, unique, code, (unique,), is_shape
 
     def slot(self, route: SendRoute, queue_id: int) -> QueueSlot:
         """The slot of a queue that is sent to for the first time."""
@@ -139,3 +196,8 @@ class SendRoutes:
             f'"msgId":"{self._host_hex}%016X","queueId":"{queue_id}","queueOffset":"%d","transactionId":"%b"}},'
             f'"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":{PROTOCOL_VERSION}}}'
         ).encode()
+
+
+def json_text(text: str) -> bytes:
+    """`text` as the inside of a JSON string."""
+    return msgspec.json.encode(text.encode("utf-8", "replace").decode())[1:-1]

@@ -18,6 +18,7 @@ from gantry_broker.server.audit import AUDITED
 from gantry_broker.server.core import Answer, HandlerTable
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.handlers.send import SEND_CODES, Refused, SendHandlers
+from gantry_broker.server.refusals import Refusals
 from gantry_broker.server.send_path import SendPath, store_refusal
 from gantry_remoting import Connection
 from gantry_remoting.audit import audited
@@ -41,6 +42,7 @@ class BrokerService:
         table: HandlerTable,
         limits: WireLimits,
         gate: Gate,
+        refusals: Refusals,
         *,
         refuses: frozenset[int],
         disconnected: Callable[[Connection], None],
@@ -53,6 +55,7 @@ class BrokerService:
         self._table = {code: handler for code, handler in table.items() if code not in refuses}
         self._limits = limits
         self._gate = gate
+        self._refusals = refusals
         self._disconnected = disconnected
         self._settle = settle
         self._guard = guard
@@ -61,7 +64,7 @@ class BrokerService:
             self._answer,
             "broker",
             AUDITED,
-            failure=failure,
+            failure=self._failure,
             account_of=lambda: None if guard is None else guard.asked_by,
         )
 
@@ -74,7 +77,9 @@ class BrokerService:
         return self._path.handle(data, connection, self._other)
 
     def connected(self, connection: Connection) -> None:
-        """Nothing to do: a client makes itself known by its heartbeat."""
+        """A client makes itself known by its heartbeat. An address that is believed needs no signature."""
+        if self._guard is not None and self._guard.trusted(connection.peer[0]):
+            connection.is_authenticated = True
 
     def disconnected(self, connection: Connection) -> None:
         self._path.forget(connection)
@@ -107,7 +112,9 @@ class BrokerService:
                 return None
             denial = guard.denial(command, connection.peer[0])
         except Exception as error:  # noqa: BLE001 - the firewall between one request and everybody else
-            return failure(command, error)
+            return self._failure(command, error)
+        if denial is None or guard.asked_by is not None:
+            connection.is_authenticated = True  # it is known, whether or not it may do this
         if denial is not None:
             return command.reply(*denial)
         if command.code == RequestCode.HEART_BEAT:
@@ -120,38 +127,39 @@ class BrokerService:
             return denied
         handler = self._table.get(command.code)
         if handler is None:
-            return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+            remark = f" request type {command.code} not supported"
+            return self._refusals.not_supported(command, connection, remark)
         refusal = self._gate.refusal(command.code)
         if refusal is not None:
-            return command.reply(*refusal)
+            return self._refusals.reply(command, refusal)
         self._path.flush_for(connection)
         self._settle()
         try:
             return handler(command, connection)
         except Exception as error:  # noqa: BLE001 - the firewall between one request and everybody else
-            return failure(command, error)
+            return self._failure(command, error)
 
     async def _later(self, command: Command, answer: Awaitable[Command | None], connection: Connection) -> None:
         try:
             reply = await answer
         except Exception as error:  # noqa: BLE001 - the firewall between one request and everybody else
-            reply = failure(command, error)
+            reply = self._failure(command, error)
         if reply is not None and not command.is_oneway:
             connection.send(reply.encode())
+
+    def _failure(self, command: Command, error: Exception) -> Command:
+        """The answer to a request whose handler raised."""
+        if isinstance(error, Refused):
+            return command.reply(error.code, error.remark)
+        if isinstance(error, FieldError):
+            return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        if isinstance(error, BrokerError):
+            return self._refusals.reply(command, store_refusal(error))
+        log.error("a handler failed", exc_info=error, extra={"code": command.code})
+        text = f"the broker failed to handle the request: {type(error).__name__}"
+        return command.reply(ResponseCode.SYSTEM_ERROR, text)
 
     async def drain(self) -> None:
         """Wait for slow answers under way."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def failure(command: Command, error: Exception) -> Command:
-    """The answer to a request whose handler raised."""
-    if isinstance(error, Refused):
-        return command.reply(error.code, error.remark)
-    if isinstance(error, FieldError):
-        return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
-    if isinstance(error, BrokerError):
-        return command.reply(*store_refusal(error))
-    log.error("a handler failed", exc_info=error, extra={"code": command.code})
-    return command.reply(ResponseCode.SYSTEM_ERROR, f"the broker failed to handle the request: {type(error).__name__}")

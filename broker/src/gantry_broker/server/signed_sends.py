@@ -2,7 +2,7 @@
 
 With access control off nobody comes here, and `send_path` is as it is without. With it on the short way there is shut,
 and each frame is looked at here first: the usual message (code 310, JSON, signed as RocketMQ's clients sign, a known
-topic, a known shape of properties) is checked and put into the pass at once. Anything else is left to the readable
+topic, plain properties) is checked and put into the pass at once. Anything else is left to the readable
 path, a wrong signature included: that path asks the guard, which says no in words. So a mistake here may cost time, but
 lets nobody in: a message enters the pass only behind a right signature and a permission.
 
@@ -18,21 +18,8 @@ from typing import Annotated, Final, final
 import msgspec
 
 from gantry_access import Guard
-from gantry_broker.server.send_path import (
-    CLEARED_FLAGS,
-    FLAG_ONEWAY,
-    FLAG_RESPONSE,
-    NO_ANSWER,
-    SendPath,
-)
-from gantry_broker.server.send_routes import (
-    UNIQUE_END,
-    UNIQUE_PREFIX,
-    UNIQUE_PREFIX_BYTES,
-    UNIQUE_START,
-    SendRoute,
-    SendRoutes,
-)
+from gantry_broker.server.send_path import FLAG_RESPONSE, SendPath
+from gantry_broker.server.send_routes import SendRoute, SendRoutes
 from gantry_wire.commands.fields import Int32
 from gantry_wire.commands.send import SendMessageV2
 
@@ -127,36 +114,11 @@ class SignedSends:
         return compare_digest(made, one.signature.encode("utf-8", "replace"))
 
     def _put(self, request: SignedHeader, route: SendRoute, body: bytes, host: bytes, host_flag: int) -> bool:
-        """What `SendPath` does with a plain send: its conditions, its draft, its answer."""
+        """What `SendPath` does with a plain send: its conditions, then its second tier."""
         fields = request.fields
-        text, batch, again = fields.properties, fields.batch, fields.reconsume_times
-        if text[:UNIQUE_START] != UNIQUE_PREFIX or (batch and batch != "false") or (again and again != "0"):
-            return False  # a batch, or a message that a consumer could not consume, or one with no id of its own
-        queue_id = fields.queue_id
-        if queue_id >= len(route.slots):
+        batch, again = fields.batch, fields.reconsume_times
+        if (batch and batch != "false") or (again and again != "0"):
+            return False  # a batch, or a message that a consumer could not consume
+        if fields.queue_id >= len(route.slots):
             return False
-        key, tail = text[UNIQUE_START:UNIQUE_END], text[UNIQUE_END:]
-        unique = key.encode("utf-8", "replace")
-        shape = route.shapes.get(tail) or route.learn(tail)
-        if shape is None or len(unique) != 32 or not unique.isalnum():
-            return False
-        slot = route.slots[queue_id] or self._routes.slot(route, queue_id)
-        self._path.drafts.append(
-            (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
-                slot.queue,
-                body,
-                UNIQUE_PREFIX_BYTES + unique + shape.tail,
-                fields.sys_flag & ~CLEARED_FLAGS | host_flag,
-                fields.flag,
-                fields.born_timestamp,
-                host,
-                0,
-                0,
-                shape.tags_code,
-                0,
-                (key,),
-            )
-        )
-        template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template
-        self._path.answers.append((template, unique, request.opaque))
-        return True
+        return self._path.put_any(request, route, body, host, host_flag)

@@ -5,6 +5,7 @@ from typing import Final, Protocol, final
 
 from gantry_broker.server.daily_totals import DailyTotals
 from gantry_broker.server.put_times import PutTimes
+from gantry_broker.server.refusals import Refusals
 
 SAMPLE_INTERVAL_S: Final = 1
 SAMPLES_MAX: Final = 601
@@ -34,6 +35,7 @@ class BrokerStats:
         self.put_failures = 0
         """Messages that were refused by the store."""
 
+        self.refusals: Final = Refusals()
         self.times: Final = PutTimes()
         self.days: Final = DailyTotals()
         self._last_wrote = -1
@@ -64,6 +66,7 @@ class BrokerStats:
 
     def sample(self, now: float) -> None:
         self.times.turn(now)
+        self.refusals.sample(now)
         self._samples.append((now, self.put_count, self.get_count, self.get_found, self.get_missed))
 
     def rates(self, column: int) -> str:

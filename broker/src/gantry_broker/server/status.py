@@ -19,6 +19,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple, Protocol, final
 
 from gantry_broker.server.status_thread import LastError, OpenPage, PageThread
+from gantry_broker.store.integrity import Integrity
+from gantry_broker.store.loss import LossRecord, missing_bytes
 from gantry_status import PUBLISH_INTERVAL_MS, Medium, PageWriter, Phase, Role, SlaveStatus, Status, new_origin, now
 from gantry_wire.version import VERSION
 
@@ -68,6 +70,8 @@ class StoreFacts(Protocol):
     def pool_status(self) -> PoolFacts: ...
     @property
     def identity(self) -> IdentityFacts: ...
+    @property
+    def loss(self) -> LossRecord: ...
 
 
 class ServerFacts(NamedTuple):
@@ -76,6 +80,7 @@ class ServerFacts(NamedTuple):
     connections: int = 0
     queues: int = 0
     parked_sends: int = 0
+    refused_requests: tuple[int, ...] = ()
     disk_total_bytes: int | None = None
     disk_used_bytes: int | None = None
     is_refusing_sends: bool = False
@@ -86,6 +91,11 @@ class ServerFacts(NamedTuple):
     slaves: tuple[SlaveStatus, ...] = ()
     certificate_ends_at: float | None = None
     """In seconds since 1970; the first one to end."""
+    queues_rebuilding: int = 0
+    queue_units_rebuilt: int = 0
+    index_rebuilds: int = 0
+    integrity: Integrity | None = None
+    """What is known of damage to the log."""
 
 
 @final
@@ -173,10 +183,16 @@ class StatusPublisher:
             connections=server.connections,
             queues=server.queues,
             parked_sends=server.parked_sends,
+            refused_requests=server.refused_requests,
             last_error=self._last_error.text,
             last_error_wall_ms=self._last_error.wall_ms,
             certificate_ends_wall_ms=None if ends_at is None else int(ends_at * 1000),
+            queues_rebuilding=server.queues_rebuilding or None,
+            queue_units_rebuilt=server.queue_units_rebuilt or None,
+            index_rebuilds=server.index_rebuilds or None,
         )
+        if server.integrity is not None:
+            common = replace(common, **server.integrity._asdict())
         return common if store is None else self._with_store(common, store, server)
 
     def _with_store(self, status: Status, store: StoreFacts, server: ServerFacts) -> Status:
@@ -198,4 +214,6 @@ class StatusPublisher:
             pool_buffers_total=pool.total,
             pool_buffers_free=pool.free,
             is_crash_safe=pool.is_crash_safe,
+            log_missing_bytes=missing_bytes(store.loss.missing) or None,
+            log_accepted_loss_bytes=sum(one.end - one.start for one in store.loss.accepted) or None,
         )

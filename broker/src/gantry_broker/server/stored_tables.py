@@ -3,8 +3,9 @@
     config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json  queueLocks.json
 
 What a crash has left is brought together here, before the first request: a topic that has queues and no entry gets
-one, and no consumer offset points beyond its queue. A file that cannot be read, together with its predecessor, stops
-the start: offsets that silently began at zero would be worse than a broker that is not there.
+one, and no consumer offset points beyond its queue. A file that cannot be read, together with its copy, stops the
+start: offsets that silently began at zero would be worse than a broker that is not there. Queue locks are an exception:
+without them no queue is locked for a minute.
 """
 
 import logging
@@ -13,6 +14,7 @@ from typing import Any, TypeVar, final
 
 import msgspec
 
+from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.server.core import BrokerCore
 from gantry_broker.server.delay import DelayService
 from gantry_broker.server.groups import GroupDocument
@@ -53,15 +55,21 @@ class StoredTables:
             file = self._files[name] = ConfigFile(core.disk, core.settings.store_path, name)
             core.persistence.add(TableFile(name, document, file.save))
 
-    def load(self) -> None:
-        """Read everything. Raises ``ConfigCorrupt``."""
+    def load(self, *, is_clean: bool = False) -> None:
+        """Read everything. Raises ``ConfigCorrupt``. After a clean stop a table that is missing is reported."""
+        missing = [name for name, file in self._files.items() if not file.exists()]
+        if is_clean and "topics" not in missing:
+            for name in missing:
+                # A clean stop writes all of them. Those who may not begin with an empty one have a copy to put back.
+                path = self._files[name].path
+                log.error("a settings file is missing and starts empty; put a copy back", extra={"path": path})
         core, settings = self._core, self._core.settings
         core.topics.load(self._load("topics", TopicConfigTable))
         core.groups.load(self._load("subscriptionGroup", GroupDocument))
         core.offsets.keep_resets(settings.is_reset_kept)
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
         self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
-        core.locks.load(self._load("queueLocks", LockDocument))
+        self._load_locks(is_lost=is_clean and "topics" not in missing and "queueLocks" in missing)
         core.topics.is_auto_creating = settings.auto_create_topics
         core.topics.seed(
             system_topics(
@@ -106,8 +114,26 @@ class StoredTables:
         queue = self._core.store.find_queue(topic, queue_id)
         return 0 if queue is None else queue.end
 
+    def _load_locks(self, *, is_lost: bool) -> None:
+        """Who holds which queue; if the file does not say, nobody is granted one for a lease, as after a crash.
+
+        No lock outlives a lease of a minute, so that this file stops no start.
+        """
+        locks = self._core.locks
+        try:
+            locks.load(self._load("queueLocks", LockDocument))
+        except ConfigCorrupt as error:
+            path = self._files["queueLocks"].path
+            log.warning(
+                "the file of queue locks is not usable; no queue is locked for a minute",
+                extra={"path": path, "reason": str(error)},
+            )
+            is_lost = True
+        if is_lost:
+            locks.forget_holders()
+
     def _load(self, name: str, kind: type[D]) -> D:
-        """What a table's file says, or its predecessor when it says nothing of that shape. Raises ConfigCorrupt."""
+        """What a table's file says, or its copy when it says nothing of that shape. Raises ConfigCorrupt."""
 
         def read(document: dict[str, Any]) -> D:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Final, final
 
 from gantry_broker.server.core import BrokerCore
@@ -11,24 +12,32 @@ from gantry_broker.server.stats import SAMPLE_INTERVAL_S
 from gantry_broker.server.stream_speeds import StreamSpeeds
 
 CLIENT_SCAN_S: Final = 10.0
+REPAIR_PAUSE_S: Final = 0.005
+"""Between two slices of a repair, which take about as long: half of the loop's time is everybody else's."""
+
+REPAIR_REPORT_S: Final = 60.0
+"""How often repairs that were not reported one by one are reported together."""
+
 COUNTERS_A_TURN: Final = 256
 """So many statistics are read before others have their turn."""
 
 
 @final
 class Upkeep:
-    """Three tasks of one broker. None of them ends by itself."""
+    """Four tasks of one broker. None of them ends by itself."""
 
     def __init__(self, core: BrokerCore, speeds: StreamSpeeds) -> None:
         self._core: Final = core
         self._speeds: Final = speeds
+        self._is_damaged: Final = asyncio.Event()
+        core.store.repair.on_damage.append(self._is_damaged.set)
 
     def __repr__(self) -> str:
         return f"<Upkeep of {self._core.settings.broker_name}>"
 
     def runs(self) -> list[Coroutine[Any, Any, None]]:
         """Each of them, to be run as a task."""
-        return [self._write(), self._count(), self._scan()]
+        return [self._write(), self._count(), self._scan(), self._repair()]
 
     def let_go(self) -> None:
         """Of locks and clients whose time is up."""
@@ -57,6 +66,17 @@ class Upkeep:
             if stats.days.begins_day(self._core.clock.wall_ms()):
                 stats.days.note(statistics.totals())
             await asyncio.sleep(SAMPLE_INTERVAL_S)
+
+    async def _repair(self) -> None:
+        """Rebuild what the store has found damaged in its queues and its index, a slice at a time."""
+        core = self._core
+        while True:
+            self._is_damaged.clear()
+            if core.gate.is_still or core.store.repair.step():
+                await asyncio.sleep(REPAIR_PAUSE_S)
+                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_damaged.wait(), REPAIR_REPORT_S)
 
     async def _scan(self) -> None:
         while True:

@@ -21,7 +21,6 @@ import struct
 from collections.abc import Iterable, Sequence
 from operator import sub
 from typing import Final
-from zlib import crc32
 
 from gantry_broker.errors import LogReadOnly, MessageTooLarge
 from gantry_broker.store import points
@@ -31,6 +30,7 @@ from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.tallies import tally_batch, tally_each
+from gantry_wire.checksum import crc32
 from gantry_wire.message import CRC_MASK, FLAG_STORE_HOST_V6, RECORD_PREFIX_V4
 from gantry_wire.properties import PAIR_END
 from gantry_wire.seal import SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_MAX, sealable_properties
@@ -131,9 +131,18 @@ def append_batch(
                 properties,
             ))  # fmt: skip
             if seal_bytes:
-                parts += record, (seal_reversed % (checksum(record) & crc_mask))[::-1]
+                seal = (seal_reversed % (checksum(record) & crc_mask))[::-1]
+                parts += record, seal
             else:
+                seal = b""
                 parts.append(record)
+            if not sys_flag & 0x4:
+                sums = queue.sums
+                values = sums.values
+                if sums.start + len(values) != queue_offset + 1 or len(values) >= sums.limit:
+                    sums.go_on(queue_offset)
+                if len(values) < sums.limit:
+                    values.append(checksum(seal, checksum(record, values[-1])))
             tell_physical(physical)
             tell_queue_offset(queue_offset)
             position += total

@@ -2,27 +2,38 @@
 
     | physic time 8 | logics time 8 | index time 8 | master flushed offset 8 | confirmed offset 8 | ... 4096
                                              at 256:   | seal "GANTRYCP" 8 | flushed 8 | CRC 4 |
+                                             at 288:   | seal "GANTRYLB" 8 | begin 8   | CRC 4 |
 
 The first five are RocketMQ's: store times of the newest message that is flushed in log, queues and index, and two
 offsets of its replication. The seal is ours, in the same sector, so that no power loss parts them. Its CRC covers
 RocketMQ's five, too, so that a checkpoint which RocketMQ has written since does not pass for ours: what it calls
 confirmed is not necessarily flushed.
+
+The second seal says where the log begins, and is durable before the name of an older file is taken away. It is written
+in place, so that a full disk does not keep retention from making room. A log that begins later has lost its head.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import struct
+import threading
 from typing import Final, NamedTuple, final
 from zlib import crc32
 
 from gantry_broker.ports.disk import Disk, DiskFile, write_fully
 from gantry_broker.store import points
 
+log = logging.getLogger(__name__)
+
 CHECKPOINT_BYTES: Final = 4096
 FACTS: Final = struct.Struct(">qqqqq")
 SEAL_POSITION: Final = 256
 SEAL_MARK: Final = b"GANTRYCP"
 SEAL: Final = struct.Struct(">8sqI")
+BEGIN_SEAL_POSITION: Final = 288
+BEGIN_SEAL_MARK: Final = b"GANTRYLB"
 
 
 class CheckpointFacts(NamedTuple):
@@ -36,13 +47,21 @@ class CheckpointFacts(NamedTuple):
     flushed: int = 0
     is_ours: bool = True
     """False when somebody else has written the file since we did. True without any file."""
+    begin: int | None = None
+    """The log has every byte from here to ``flushed``; None unless the second seal is ours and whole."""
 
 
 def encode_checkpoint(facts: CheckpointFacts) -> bytes:
     """The whole file."""
     head = FACTS.pack(*facts[:5])
     seal = SEAL.pack(SEAL_MARK, facts.flushed, _seal_crc(head, facts.flushed))
-    return head + bytes(SEAL_POSITION - len(head)) + seal + bytes(CHECKPOINT_BYTES - SEAL_POSITION - len(seal))
+    data = bytearray(CHECKPOINT_BYTES)
+    data[: len(head)] = head
+    data[SEAL_POSITION : SEAL_POSITION + SEAL.size] = seal
+    if facts.begin is not None:
+        crc = _begin_crc(head, facts.flushed, facts.begin)
+        SEAL.pack_into(data, BEGIN_SEAL_POSITION, BEGIN_SEAL_MARK, facts.begin, crc)
+    return bytes(data)
 
 
 def decode_checkpoint(data: bytes) -> CheckpointFacts:
@@ -51,16 +70,30 @@ def decode_checkpoint(data: bytes) -> CheckpointFacts:
     log_ms, queues_ms, index_ms, master_flushed, confirmed = (max(0, number) for number in FACTS.unpack_from(padded))
     mark, flushed, crc = SEAL.unpack_from(padded, SEAL_POSITION)
     is_ours = mark == SEAL_MARK and crc == _seal_crc(padded[: FACTS.size], flushed)
-    return CheckpointFacts(log_ms, queues_ms, index_ms, master_flushed, confirmed, flushed if is_ours else 0, is_ours)
+    begin_mark, begin, begin_crc = SEAL.unpack_from(padded, BEGIN_SEAL_POSITION)
+    has_begin = is_ours and begin_mark == BEGIN_SEAL_MARK
+    has_begin = has_begin and begin_crc == _begin_crc(padded[: FACTS.size], flushed, begin)
+    return CheckpointFacts(
+        log_ms, queues_ms, index_ms, master_flushed, confirmed,
+        flushed if is_ours else 0, is_ours, begin if has_begin else None,
+    )  # fmt: skip
 
 
 def _seal_crc(head: bytes, flushed: int) -> int:
     return crc32(struct.pack(">q", flushed), crc32(head))
 
 
+def _begin_crc(head: bytes, flushed: int, begin: int) -> int:
+    return crc32(struct.pack(">q", begin), _seal_crc(head, flushed))
+
+
 @final
 class Checkpoint:
-    """``<root>/checkpoint``. Read at the start by the loop's thread, then written by the flush thread only."""
+    """``<root>/checkpoint``. Read at the start by the loop's thread.
+
+    Written by the thread that writes recovery points and, when the log's head is deleted, by the one that deletes it;
+    a lock lets one of them in at a time.
+    """
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk
@@ -68,6 +101,7 @@ class Checkpoint:
         self._path: Final = f"{root}/checkpoint"
         self._file: DiskFile | None = None
         self._written: CheckpointFacts | None = None
+        self._lock: Final = threading.Lock()
 
     def read(self) -> CheckpointFacts:
         """What the last run left; zeros without a file."""
@@ -76,7 +110,34 @@ class Checkpoint:
         return decode_checkpoint(self._disk.read_file(self._path)[:CHECKPOINT_BYTES])
 
     def write(self, facts: CheckpointFacts) -> None:
-        """Make ``facts`` durable. What they describe must be durable already."""
+        """Make ``facts`` durable. What they describe must be durable already. ``begin`` never goes back."""
+        with self._lock:
+            known = self._written.begin if self._written is not None else None
+            if known is not None and facts.begin is not None and facts.begin < known:
+                facts = facts._replace(begin=known)
+            self._write(facts)
+
+    def raise_begin(self, begin: int) -> None:
+        """Make durable that the log may begin at ``begin``, before files that lie before it are deleted."""
+        with self._lock:
+            written = self._written or CheckpointFacts()  # a disk that is too full may have none
+            if written.begin is not None and written.begin >= begin:
+                return
+            try:
+                self._write(written._replace(begin=begin))
+            except OSError as exc:
+                if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                # A file system that copies on write may want room even for this. Deleting makes it, and comes first.
+                log.warning("the new begin of the log could not be recorded", extra={"reason": str(exc)})
+
+    def vouch_for_nothing(self, begin: int) -> None:
+        """Make durable that the log may lack anything, and may begin at ``begin``: it is going to be thrown away."""
+        with self._lock:
+            written = self._written or CheckpointFacts()
+            self._write(written._replace(confirmed=0, flushed=0, begin=begin))
+
+    def _write(self, facts: CheckpointFacts) -> None:
         if facts == self._written:
             return
         if self._file is None:

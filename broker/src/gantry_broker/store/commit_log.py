@@ -29,6 +29,7 @@ from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, write_fully
 from gantry_broker.store import points
 from gantry_broker.store.file_queue import FileQueue
+from gantry_broker.store.filler import HEAD_BYTES, filler_head, is_accepted_filler, is_filler
 from gantry_broker.store.mapped_file import Extent, MappedFile, full_disk_is_store_full
 from gantry_broker.store.retention import has_room_for
 from gantry_broker.store.settings import StoreSettings
@@ -68,6 +69,10 @@ class CommitLog:
 
     def __init__(self, disk: Disk, directory: str, settings: StoreSettings, clock: Clock) -> None:
         self.files = FileQueue(disk, directory, settings.mapped_file_size_commit_log)
+        self.fillers: list[tuple[int, bool]] = []
+        """Where files begin that stand for lost ones, and whether an operator has accepted their loss."""
+        self.blanks: dict[int, int] = {}
+        """Where files begin that end in a large blank record, copied in parts, and where that record begins."""
         self.file_size: Final = settings.mapped_file_size_commit_log
         self._newest: tuple[int, bytes] = (0, b"")
         self.wrote = 0
@@ -106,15 +111,78 @@ class CommitLog:
         return self.files.base_offset
 
     def load(self) -> None:
-        """Open the files that are there, with blocks behind every byte of them."""
-        self.files.load(setting="mappedFileSizeCommitLog", is_derived=False)
+        """Open the files that are there, with blocks behind every byte of them, if there is room for that.
+
+        The one that is appended to gets its blocks in ``start_at``; the others can be read without. A hole in between
+        gets a filler.
+        """
+        self.files.load(setting="mappedFileSizeCommitLog", is_derived=False, fill=self._create_filler)
+        self.fillers = []
         for file in self.files.files:
-            file.reserve(self.file_size)
+            head = file.file.pread(HEAD_BYTES, 0)
+            if is_filler(head, self.file_size):
+                self.fillers.append((file.base_offset, is_accepted_filler(head, self.file_size)))
+                continue
+            with suppress(StoreFull):
+                file.reserve(self.file_size)
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """Where whole files are lost, and no operator has accepted it."""
+        return [(base, base + self.file_size) for base, is_accepted in self.fillers if not is_accepted]
+
+    def _create_filler(self, base_offset: int, *, is_accepted: bool = False) -> MappedFile:
+        """A file that stands for a lost one, durably. Raises ``StoreFull``."""
+        file = self.files.create(base_offset, reserve=HEAD_BYTES)
+        self._mark_filler(file, is_accepted=is_accepted)
+        self.files.disk.sync_directory(self.files.directory)
+        return file
+
+    def _mark_filler(self, file: MappedFile, *, is_accepted: bool) -> None:
+        file.reserve(HEAD_BYTES)
+        write_fully(file.file, filler_head(self.file_size, is_accepted=is_accepted), 0)
+        file.file.sync()
+
+    def accept_holes(self) -> None:
+        """An operator has accepted that whole files are lost: have it in their fillers, durably."""
+        for base, is_accepted in self.fillers:
+            file = self.files.at(base)
+            if not is_accepted and file is not None:
+                self._mark_filler(file, is_accepted=True)
+        self.fillers = [(base, True) for base, _ in self.fillers]
+
+    def fill_to(self, end: int) -> int:
+        """Let the log reach ``end`` with blank records only, durably; where the file ends that holds it.
+
+        Nothing may be in buffers. Raises ``StoreFull`` or ``OSError``; it can be called again.
+        """
+        offset = self.wrote
+        if self.wrote == self.min_physical:
+            # Not a byte is left: there is nothing to step over, and the log begins where the loss ends.
+            self.files.remove_from(0)
+            self.files.sync_directory()
+            return -(-end // self.file_size) * self.file_size
+        while offset < end:
+            file = self.files.at(offset)
+            position = offset % self.file_size
+            if file is None:
+                file = self._create_filler(offset, is_accepted=True)
+                self.files.adopt(file)
+                self.fillers.append((file.base_offset, True))
+            elif position == 0:
+                self._mark_filler(file, is_accepted=True)
+                self.fillers.append((file.base_offset, True))
+            else:
+                write_fully(file.file, blank_record(self.file_size - position), position)
+                file.file.sync()
+            offset = file.end_offset
+        return offset
 
     def start_at(self, offset: int) -> None:
         """Append from ``offset`` on. The file that holds it is created if need be. Raises ``StoreFull``."""
-        file = self.open_file(offset - offset % self.file_size)
         self.wrote = self.committed = offset
+        file = self.open_file(offset - offset % self.file_size)
+        file.reserve(self.file_size)
         if self.pool is not None and file.buffer is None:
             self._attach(file, offset)
         self.use(file, offset - file.base_offset)

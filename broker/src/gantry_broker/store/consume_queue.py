@@ -18,15 +18,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, final
 
 from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.queue_sums import QueueSums, SumsBudget
 from gantry_broker.store.scrub import scrub
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES
 from gantry_broker.store.tallies import Tally
+from gantry_broker.store.unit_sums import UnitSums
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, RECORD_BYTES_MIN
 
@@ -42,14 +45,23 @@ class ConsumeQueue:
     """One queue of one topic, and what the append loop needs to know of it, computed once."""
 
     __slots__ = (
-        "end", "files", "flushed_end", "is_corrupt",
-        "is_dirty", "key_seed", "key_seed_unique", "limit", "magic", "min_offset",
-        "position", "queue_id", "readable_end", "record_overhead", "stride", "tally", "topic", "topic_bytes",
-        "topic_field", "view",
+        "_budget", "end", "files", "flushed_end", "is_corrupt",
+        "is_dirty", "key_seed", "key_seed_unique", "learned_sums", "limit", "magic", "min_offset",
+        "position", "queue_id", "readable_end", "record_overhead", "replaced", "stride", "sums", "tally", "topic",
+        "topic_bytes", "topic_field", "unit_sums", "view",
     )  # fmt: skip
 
-    def __init__(self, topic: str, queue_id: int, files: FileQueue, *, stride: int, tally: Tally | None = None) -> None:
-        """``tally`` is shared by the queues of a topic."""
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        files: FileQueue,
+        *,
+        stride: int,
+        tally: Tally | None = None,
+        budget: SumsBudget | None = None,
+    ) -> None:
+        """``tally`` is shared by the queues of a topic, ``budget`` by all queues."""
         encoded = topic.encode()
         is_v2 = len(encoded) > 127
         self.topic: Final = topic
@@ -63,12 +75,20 @@ class ConsumeQueue:
         self.record_overhead: Final = RECORD_BYTES_MIN - 1 + len(self.topic_field)
         self.key_seed: Final = java_string_hash(f"{topic}#") & 0xFFFFFFFF
         self.key_seed_unique: Final = self.key_seed * pow(31, 32, 1 << 32) & 0xFFFFFFFF
+        self._budget: Final = budget or SumsBudget()
+        self.sums: Final = QueueSums(self._budget)
+        """Of what this process has appended."""
+        self.learned_sums: QueueSums | None = None
+        """Of what was read and verified, if anything was that is in no chain."""
         self.min_offset = 0
         self.end = 0
         self.readable_end = 0
         self.flushed_end = 0
         self.is_corrupt = False
         self.is_dirty = False
+        self.unit_sums: Final = UnitSums(files)
+        self.replaced: Final[list[MappedFile]] = []
+        """Files with units that were written again behind ``flushed_end``'s back; ``gantry-point`` syncs them."""
         self.view = _EMPTY_VIEW
         self.position = 0
         self.limit = 0
@@ -78,6 +98,28 @@ class ConsumeQueue:
             f"<ConsumeQueue {self.topic}/{self.queue_id} min={self.min_offset} "
             f"readable={self.readable_end} end={self.end}>"
         )
+
+    # -- sums of its records -------------------------------------------------------------------------------------------
+
+    def proves(self, offset: int, count: int, body: bytes) -> bool:
+        """Whether ``body`` is known to be the records of ``count`` messages from ``offset`` on."""
+        learned = self.learned_sums
+        return self.sums.proves(offset, count, body) or (
+            learned is not None and learned.proves(offset, count, body)
+        )  # fmt: skip
+
+    def learn(self, offset: int, records: list[memoryview]) -> None:
+        """These records of messages from ``offset`` on were verified."""
+        if self.learned_sums is None:
+            self.learned_sums = QueueSums(self._budget)
+        self.learned_sums.learn(offset, records)
+
+    def forget_sums(self) -> None:
+        """Know nothing of what was stored, as after a start."""
+        self.sums.release()
+        if self.learned_sums is not None:
+            self.learned_sums.release()
+            self.learned_sums = None
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -92,11 +134,16 @@ class ConsumeQueue:
         self.view = file.view
         self.position = start - file.base_offset
         self.limit = min(file.size, file.file.reserved - file.file.reserved % CONSUME_UNIT_BYTES)
+        # A full page comes by ``extend``, where its sum is taken.
+        units = self.unit_sums.page_units
+        self.limit = min(self.limit, (offset // units + 1) * units * CONSUME_UNIT_BYTES - file.base_offset)
         self.limit = max(self.limit, self.position)
 
     def extend(self, offset: int) -> None:
         """Make room at the write cursor for the unit of queue offset ``offset``. Raises ``StoreFull``."""
         start = offset * CONSUME_UNIT_BYTES
+        if offset % self.unit_sums.page_units == 0:
+            self.unit_sums.wrote(offset)
         file = self.files.at(start)
         if file is None:
             file = self._create_file(start)
@@ -120,11 +167,7 @@ class ConsumeQueue:
         The general path, for dispatch from the log; the append loop does the same inline.
         """
         if self.files.files:
-            is_first = self.min_offset == self.readable_end
-            while self.readable_end < offset:
-                self.put_next(FILLER_UNIT)
-            if is_first:
-                self.min_offset = offset
+            self.fill_to(offset, physical_offset)
         elif offset != self.readable_end:
             self.start_at(offset)
         self.put_next(UNIT.pack(physical_offset, size, tags_code))
@@ -138,6 +181,22 @@ class ConsumeQueue:
         self.position = position + CONSUME_UNIT_BYTES
         self.readable_end += 1
         self.end = max(self.end, self.readable_end)
+
+    def fill_to(self, offset: int, physical_offset: int) -> None:
+        """Let the next number be ``offset``: those before it are of messages that are lost. Raises ``StoreFull``.
+
+        Their units say ``physical_offset``, so that physical offsets rise along the queue, by which it is searched. A
+        queue without a message begins at ``offset`` then.
+        """
+        if self.readable_end < offset and not self.files.files:
+            self.go_on_at(offset)
+            return
+        is_first = self.min_offset == self.readable_end
+        unit = FILLER_UNIT if is_first else UNIT.pack(physical_offset, FILLER_SIZE, 0)
+        while self.readable_end < offset:
+            self.put_next(unit)
+        if is_first:
+            self.min_offset = offset
 
     def start_at(self, offset: int) -> None:
         """Let an empty queue begin at ``offset``."""
@@ -173,6 +232,17 @@ class ConsumeQueue:
         self.flushed_end = min(self.flushed_end, end)
         self.seek(self.readable_end)
 
+    def replace_unit(self, offset: int, unit: bytes) -> None:
+        """Write a readable unit again, in place. Durable after the next ``sync``. Raises ``StoreFull``."""
+        start = offset * CONSUME_UNIT_BYTES
+        file = self.files.at(start)
+        assert file is not None and self.min_offset <= offset < self.readable_end, (self, offset)
+        position = start - file.base_offset
+        file.reserve(position + CONSUME_UNIT_BYTES)
+        file.view[position : position + CONSUME_UNIT_BYTES] = unit
+        self.replaced.append(file)
+        self.is_dirty = True
+
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def load(self, *, before: int, min_physical: int, is_clean: bool = False) -> None:
@@ -186,9 +256,10 @@ class ConsumeQueue:
         last = self.files.end_offset // CONSUME_UNIT_BYTES
         end = self._partition(first, last, lambda physical, size: size > 0 and 0 <= physical < before)
         self.min_offset = self._partition(
-            first, end, lambda physical, size: size == FILLER_SIZE or physical < min_physical
+            first, end, lambda physical, size: (physical, size) == (0, FILLER_SIZE) or physical < min_physical
         )
         self.end = self.readable_end = self.flushed_end = end
+        self.unit_sums.begin(end)
         for file in self.files.retire_before(self.min_offset * CONSUME_UNIT_BYTES):
             # A crash came between the deletion of log files and this.
             file.close()
@@ -202,7 +273,8 @@ class ConsumeQueue:
             elif scrub(file.file, used, file.size):
                 # Or the stale units would be back after the next crash, and be trusted by then.
                 self.is_dirty = True
-            file.reserve(used)
+            with suppress(StoreFull):  # reading needs no blocks, and the next unit asks for them again
+                file.reserve(used)
         self.seek(end)
 
     def end_before(self, physical_offset: int) -> int:
@@ -212,7 +284,9 @@ class ConsumeQueue:
     def min_offset_at(self, min_physical: int) -> int:
         """What ``min_offset`` becomes when the log begins at ``min_physical``. Any thread may ask."""
         first, last = self.min_offset, self.readable_end
-        return self._partition(first, last, lambda physical, size: size == FILLER_SIZE or physical < min_physical)
+        return self._partition(
+            first, last, lambda physical, size: (physical, size) == (0, FILLER_SIZE) or physical < min_physical
+        )
 
     def trim(self, min_offset: int) -> tuple[MappedFile, ...]:
         """Let the queue begin at ``min_offset``; the files that hold nothing from there on, out of the list.
@@ -254,6 +328,7 @@ class ConsumeQueue:
             disk.remove_tree(self.files.directory)
             disk.sync_directory(self.files.directory.rpartition("/")[0])
         self.min_offset = self.end = self.readable_end = self.flushed_end = 0
+        self.unit_sums.begin(0)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -292,8 +367,11 @@ class ConsumeQueue:
         if end == self.flushed_end and not is_directory_dirty and not self.is_dirty:
             return False
         self.is_dirty = False
+        replaced: set[MappedFile] = set()
+        while self.replaced:
+            replaced.add(self.replaced.pop())
         for file in self.files.files:
-            if file.end_offset > start:
+            if file.end_offset > start or file in replaced:
                 file.file.sync()
         if is_directory_dirty:
             self.files.sync_directory()

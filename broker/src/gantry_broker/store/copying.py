@@ -17,17 +17,18 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import Final, NamedTuple, final
 
-from gantry_broker.errors import LogReadOnly, StoreFull
+from gantry_broker.errors import LogReadOnly, StoreCorrupt, StoreFull
 from gantry_broker.store import points
 from gantry_broker.store.commit_log import CommitLog, Span
 from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
+from gantry_broker.store.filler import HEAD_BYTES, is_zero
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.record_taker import RecordTaker
 from gantry_broker.store.recovery import Seals
-from gantry_wire.message import RecordFault, check_record
+from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, RecordCheck, RecordFault, check_record
 from gantry_wire.plain_records import PlainRecord, plain_records
 
 PIECE_BYTES: Final = 256 << 10
@@ -57,6 +58,13 @@ class Piece(NamedTuple):
 
     records: list[PlainRecord] | None = None
     """All of them, as the check has seen them; None if it is not so simple, or too many wait."""
+
+
+def _step(check: RecordCheck, position: int) -> int:
+    """How long what lies there is. It was checked before it was appended: what has no length now was damaged since."""
+    if check.size <= 0:
+        raise StoreCorrupt(position, "a record of the log was damaged after it was copied, before it could be shown")
+    return check.size
 
 
 @final
@@ -118,6 +126,8 @@ class LogCopier:
 
     def _check(self, view: memoryview, offset: int) -> Piece:
         """Look at every record. Raises ``CopyRefused``."""
+        if self._is_blank_part(view, offset):
+            return Piece(offset + len(view), -1, self._log.last_timestamp_ms)
         position, end, tail, newest_ms = 0, len(view), -1, self._log.last_timestamp_ms
         file_size = self._log.file_size
         records: list[PlainRecord] = []
@@ -150,6 +160,30 @@ class LogCopier:
             newest_ms = max(newest_ms, facts.store_timestamp_ms)
             tail, position = place, position + check.size
         return Piece(offset + end, tail, newest_ms, records if is_plain else None)
+
+    def _is_blank_part(self, view: memoryview, offset: int) -> bool:
+        """Whether it is a part of a large blank record. Raises ``CopyRefused`` for one that is not right.
+
+        Such a record stands for lost log data. It reaches to the end of its file, and comes in parts.
+        """
+        log = self._log
+        base = offset - offset % log.file_size
+        end = base + log.file_size
+        if log.blanks.get(base, offset) < offset:
+            rest = view
+        else:
+            is_large = len(view) < end - offset and len(view) >= HEAD_BYTES
+            if not is_large or BLANK_RECORD.unpack_from(view) != (end - offset, BLANK_MAGIC):
+                return False
+            rest = view[HEAD_BYTES:]
+            log.blanks[base] = offset
+        if offset + len(view) > end or not is_zero(rest):
+            raise CopyRefused(f"what lies at {offset} does not belong to a blank record")
+        return True
+
+    def _is_blank(self, offset: int) -> bool:
+        """Whether there is nothing from ``offset`` to the end of its file."""
+        return self._log.blanks.get(offset - offset % self._log.file_size, offset + 1) <= offset
 
     def _spans(self, data: bytes) -> tuple[list[Span], MappedFile, int]:
         """Which bytes go where, and the file and the position behind the last of them."""
@@ -215,7 +249,7 @@ class LogCopier:
         taker = self._taker
         for place, view, stop in self._extents(start, end):
             position, base = place, place
-            while position < stop:
+            while position < stop and not self._is_blank(position):
                 run = plain_records(view, position - base, stop - base, base, is_sealed=False, verify_crc=False)
                 after = taker.found_plain(run, position)
                 if after > position:
@@ -224,8 +258,7 @@ class LogCopier:
                 check = check_record(view, position - base, physical_offset=position, verify_crc=False)
                 if check.is_good:
                     taker.found(view, position - base, position, check.size)
-                assert check.size > 0, "it was checked before it was appended"
-                position += check.size
+                position += _step(check, position)
 
     def _extents(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
         """(begin, bytes from there on, end) of the parts of ``[start, end)`` that lie in one piece of memory."""
@@ -256,13 +289,16 @@ class LogCopier:
         for place, view, stop in self._extents(start, self._log.wrote):
             position = place
             while position < stop:
+                if self._is_blank(position):
+                    self.pieces.append(Piece(stop, -1, newest_ms))
+                    break
                 tail, limit = -1, min(stop, position + PIECE_BYTES)
                 run = plain_records(view, position - place, limit - place, place, is_sealed=False, verify_crc=False)
                 for physical, size, _, _, _, timestamp_ms, _ in run:
                     tail, position, newest_ms = physical, physical + size, max(newest_ms, timestamp_ms)
                 if position < limit:
                     check = check_record(view, position - place, physical_offset=position, verify_crc=False)
-                    assert check.size > 0, "it was checked before it was appended"
+                    _step(check, position)
                     if check.is_good:
                         facts = record_facts(view, position - place, check.size, self._delay_levels_ms)
                         tail, newest_ms = position, max(newest_ms, facts.store_timestamp_ms)
@@ -281,7 +317,7 @@ class LogCopier:
         places: list[int] = []
         for place, view, stop in self._extents(self._held_end(), piece.end):
             position = place
-            while position < stop:
+            while position < stop and not self._is_blank(position):
                 check = check_record(view, position - place, physical_offset=position, verify_crc=False)
                 if check.is_good:
                     facts = record_facts(view, position - place, check.size, self._delay_levels_ms)
@@ -295,7 +331,7 @@ class LogCopier:
                             queue.end = facts.queue_offset + 1
                         drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, facts.keys))
                         places.append(position)
-                position += check.size
+                position += _step(check, position)
         if places:
             self._dispatcher.appended(Appended(piece.end, piece.timestamp_ms, drafts, places, {}, units))
 

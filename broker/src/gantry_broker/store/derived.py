@@ -13,19 +13,24 @@ long as the old point calls durable, with holes in it. So the point must not vou
 from __future__ import annotations
 
 import errno
+import logging
+from contextlib import suppress
 from typing import Final, final
 
 import msgspec
 
+from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
-from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.record_taker import RecordTaker
-from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
+from gantry_broker.store.recovery_point import IndexPoint, RecoveryPoint, RecoveryPointFile
 from gantry_wire.message import check_record
+
+log = logging.getLogger(__name__)
 
 
 @final
@@ -88,7 +93,9 @@ class DerivedFiles:
         for topic, ends in point.queues.items():
             for queue_id, end in ends.items():
                 queue = self._queues.get_or_create(topic, int(queue_id))
-                if queue.end < end:
+                start = point.starts.get(topic, {}).get(queue_id, 0)
+                if queue.end < end or (point.min_physical == min_physical and queue.min_offset > start):
+                    # Its last files are gone, or its first ones, though the log begins where it began.
                     rebuilt.add(queue)
         for queue in self._queues:
             if queue not in rebuilt and not self._is_plausible(queue):
@@ -110,8 +117,21 @@ class DerivedFiles:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             self._throw_away()  # which makes room
-            self._point_file.write(doubted)
+            try:
+                self._point_file.write(doubted)
+            except OSError as again:
+                if again.errno not in (errno.ENOSPC, errno.EDQUOT) or damaged != set(point.damaged):
+                    raise
+                self._leave_index_behind(again)
+                return point
         return doubted
+
+    def _leave_index_behind(self, error: OSError) -> None:
+        """Only the index must be rebuilt, and there is no room for that: it is, as soon as there is some."""
+        assert self._index is not None, "without an index none is in doubt"
+        self._index.is_behind = True
+        self.is_index_usable, self.is_index_rebuilt = True, False
+        log.error("key index is behind, and catches up when there is room", extra={"reason": str(error)})
 
     def _throw_away(self) -> None:
         for queue in self.rebuilt:
@@ -126,6 +146,8 @@ class DerivedFiles:
         for offset in (queue.min_offset, queue.end - 1):
             unit = queue.unit(offset)
             file = self._log.files.at(unit[0]) if unit is not None else None
+            if unit is not None and unit[1] == FILLER_SIZE:
+                continue  # it stands for a message that is lost
             if unit is None or file is None or unit[0] + unit[1] > file.end_offset:
                 return False
             position = unit[0] - file.base_offset
@@ -154,19 +176,44 @@ class DerivedFiles:
             index.remove_all()
             return True
         else:
-            is_usable = index.load(up_to=point.index.name) and index.restore(point.index, is_clean=is_clean)
+            is_usable = (
+                index.load(up_to=point.index.name)
+                and not self._lacks_index_file(index, point)
+                and self._restore_index(index, point.index, is_clean=is_clean)
+            )
         index.is_directory_dirty = is_usable and not is_clean
         if not is_usable:
             self.is_index_rebuilt = self._disk.exists(index.directory) or point is not None
         return is_usable
 
+    def _lacks_index_file(self, index: KeyIndex, point: RecoveryPoint) -> bool:
+        missing = index.lacks(point.index_files, self._log.min_physical)
+        if missing is not None:
+            path = f"{index.directory}/{missing}"
+            log.warning("key index is unusable, and is rebuilt", extra={"path": path, "reason": "it is missing"})
+        return missing is not None
+
+    def _restore_index(self, index: KeyIndex, point: IndexPoint, *, is_clean: bool) -> bool:
+        try:
+            return index.restore(point, is_clean=is_clean)
+        except StoreFull as exc:
+            # It needs blocks to be written again, and is answered from as it is until there is room.
+            index.is_behind = True
+            log.error("key index is behind, and catches up when there is room", extra={"reason": str(exc)})
+            return True
+
     def restore_ends(self, point: RecoveryPoint | None) -> None:
-        """A queue all of whose messages have expired still knows its next offset, or consumers would be lost.
+        """A queue whose last messages have expired, or are lost, still knows its next offset.
 
         A point behind which the head has been deleted since says nothing of the log any more, but this.
         """
-        for topic, ends in point.queues.items() if point is not None else ():
+        if point is None:
+            return
+        for topic, ends in point.queues.items():
             for queue_id, end in ends.items():
                 queue = self._queues.get_or_create(topic, int(queue_id))
                 if queue.end < end and not queue.files.files:
                     queue.start_at(end)
+                elif queue.end < end and point.through >= self._log.min_physical:
+                    with suppress(StoreFull):  # then its numbers hold as long as this process
+                        queue.fill_to(end, point.through - 1)

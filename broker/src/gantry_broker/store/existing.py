@@ -1,50 +1,91 @@
 """What a store that is already there decides: the size of its files.
 
 Sizes are part of the file format and differ between RocketMQ installations. A setting that somebody wrote down must
-agree with the files (`StoreMismatch` names both numbers); one that nobody wrote down is taken from them.
+agree with the files (`StoreMismatch` names both numbers); one that nobody wrote down is taken from the recovery point,
+which Gantry writes, or else from what most files say and their names allow: one truncated file must not decide.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
+from math import gcd
 from typing import Final
 
+from gantry_broker.errors import StoreMismatch
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.mapped_file import parse_file_name
-from gantry_broker.store.settings import StoreSettings
+from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
+from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
 
 LOG_SIZE_KEY: Final = "mappedFileSizeCommitLog"
 QUEUE_SIZE_KEY: Final = "mappedFileSizeConsumeQueue"
+PAGE_BYTES: Final = 4096
 
 
 def settings_of_store(root: str, settings: StoreSettings, given: Collection[str], disk: Disk) -> StoreSettings:
     """``settings`` with the file sizes of the store under ``root`` wherever ``given`` does not name the key."""
+    point = RecoveryPointFile(disk, root).read()
     if LOG_SIZE_KEY not in given:
-        size = _file_size(disk, f"{root}/commitlog")
-        if size is not None:
+        size = (point.log_file_bytes if point is not None else 0) or _log_file_size(disk, f"{root}/commitlog")
+        if size:
             settings = replace(settings, mapped_file_size_commit_log=size)
     if QUEUE_SIZE_KEY not in given:
-        size = _queue_file_size(disk, f"{root}/consumequeue")
-        if size is not None:
+        size = (point.queue_file_bytes if point is not None else 0) or _queue_file_size(disk, f"{root}/consumequeue")
+        if size:
             settings = replace(settings, mapped_file_size_consume_queue=size)
     return settings
 
 
-def _file_size(disk: Disk, directory: str) -> int | None:
-    """The size of the first whole file of a log or queue; an empty one was being created when its process died."""
-    for name in disk.list(directory):
-        if parse_file_name(name) is not None:
-            size = disk.file_size(f"{directory}/{name}")
+def refuse_other_sizes(point: RecoveryPoint | None, settings: StoreSettings, disk: Disk, root: str) -> None:
+    """Raise ``StoreMismatch`` where the recovery point knows that the files were made with other sizes."""
+    if point is None:
+        return
+    wanted = (
+        (LOG_SIZE_KEY, settings.mapped_file_size_commit_log, point.log_file_bytes, "commitlog"),
+        (QUEUE_SIZE_KEY, settings.mapped_file_size_consume_queue, point.queue_file_bytes, "consumequeue"),
+    )
+    for key, size, known, directory in wanted:
+        if known not in (0, size) and disk.list(f"{root}/{directory}"):
+            remedy = f"set {key}={known}"
+            if key == QUEUE_SIZE_KEY:
+                remedy += f", or delete {root}/{directory} to have it rebuilt"
+            raise StoreMismatch(f"{key} is {size}, but the files in {root}/{directory} have {known} bytes: {remedy}")
+
+
+def _sizes(disk: Disk, directory: str) -> dict[int, int]:
+    """The size of each file, by where it begins; empty ones were being created when their process died."""
+    found: dict[int, int] = {}
+    for name in disk.list(directory) if disk.is_directory(directory) else ():
+        base, path = parse_file_name(name), f"{directory}/{name}"
+        if base is not None and not disk.is_directory(path):
+            size = disk.file_size(path)
             if size:
-                return size
-    return None
+                found[base] = size
+    return found
 
 
-def _queue_file_size(disk: Disk, directory: str) -> int | None:
-    for topic in disk.list(directory):
-        for queue in disk.list(f"{directory}/{topic}"):
-            size = _file_size(disk, f"{directory}/{topic}/{queue}")
-            if size is not None:
-                return size
-    return None
+def _log_file_size(disk: Disk, directory: str) -> int:
+    """The size that the names allow and most files have; 0 where nothing says it.
+
+    Files begin at multiples of their size, so a truncated one does not pass for the rule. A single file that begins at
+    0 and is cut inside a page says nothing either.
+    """
+    sizes = _sizes(disk, directory)
+    step = gcd(*sizes)
+    counts = Counter(size for size in sizes.values() if (step % size == 0 if step else size % PAGE_BYTES == 0))
+    if not counts:
+        return step
+    # Of two that are as frequent the larger: a file is truncated more easily than it grows.
+    return max(counts, key=lambda size: (counts[size], size))
+
+
+def _queue_file_size(disk: Disk, directory: str) -> int:
+    counts: Counter[int] = Counter()
+    for topic in disk.list(directory) if disk.is_directory(directory) else ():
+        if disk.is_directory(f"{directory}/{topic}"):
+            for queue in disk.list(f"{directory}/{topic}"):
+                counts.update(_sizes(disk, f"{directory}/{topic}/{queue}").values())
+    whole = [size for size in counts if size % CONSUME_UNIT_BYTES == 0]
+    return max(whole, key=lambda size: (counts[size], size), default=0)

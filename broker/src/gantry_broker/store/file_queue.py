@@ -2,19 +2,23 @@
 
     [000 ....... )[size ....... )[2*size ....... )         one address space, no gaps
 
-The rules: sizes are equal and names adjacent, or loading refuses; a file is found by division, not by search; the
-list is replaced, never changed in place, so that the flush thread may walk the one it took. A new file's name is made
-durable by ``sync_directory``, at a moment that the owner chooses.
+The rules: sizes are equal and names adjacent, or loading refuses a log, and shortens what is derived; a file is found
+by division, not by search; the list is replaced, never changed in place, so that the flush thread may walk the one it
+took. A new file's name is made durable by ``sync_directory``, at a moment that the owner chooses.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from contextlib import suppress
-from typing import final
+from typing import Final, final
 
-from gantry_broker.errors import StoreMismatch
+from gantry_broker.errors import LogFileDamaged, StoreMismatch
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.mapped_file import MappedFile, full_disk_is_store_full, parse_file_name
+
+log = logging.getLogger(__name__)
 
 
 def make_durable_directory(disk: Disk, path: str) -> None:
@@ -26,6 +30,31 @@ def make_durable_directory(disk: Disk, path: str) -> None:
     for directory in reversed(missing):
         disk.make_directory(directory)
         disk.sync_directory(directory.rpartition("/")[0] or "/")
+
+
+def _wrong_size(path: str, size: int, expected: int, setting: str) -> str:
+    """What is wrong with a file of the log, and what to do."""
+    what = "was truncated" if size < expected else "has foreign bytes behind its end"
+    return (
+        f"commit log file {path} is damaged: it has {size} bytes instead of {expected} and {what}. "
+        f"Put back the file of a replica's store or of a backup; or, in a group, move the store away and start empty: "
+        f"the broker copies everything from its master. To serve what is left, give the file its size with "
+        f"'truncate -s {expected} {path}' and start again: what is missing is reported. "
+        f"Only if it was written with that size, set {setting}={size} instead"
+    )
+
+
+def _missing_before(path: str, start: int, end: int, file_size: int) -> str:
+    return (
+        f"the commit log is damaged: {(end - start) // file_size} files are missing before {path}, which hold "
+        f"[{start}, {end}). Put them back from a replica's store or a backup; or, in a group, move the store away and "
+        f"start empty: the broker copies everything from its master. To serve what is left, make each missing file "
+        f"with 'truncate -s {file_size} NAME' and start again: what is missing is reported"
+    )
+
+
+HOLE_FILES_MAX: Final = 4_096
+"""Of consecutive missing files that are filled. More is a foreign file, and no loss."""
 
 
 @final
@@ -44,29 +73,63 @@ class FileQueue:
     def __repr__(self) -> str:
         return f"<FileQueue {self.directory} files={len(self.files)} file_size={self.file_size}>"
 
-    def load(self, *, setting: str, is_derived: bool) -> None:
-        """Open what is there. ``setting`` is named when sizes differ.
+    def load(self, *, setting: str, is_derived: bool, fill: Callable[[int], MappedFile] | None = None) -> None:
+        """Open what is there. ``setting`` is named when sizes differ; ``fill`` makes a file that is missing in between.
 
-        Derived files may be missing or empty after a power loss: from the first such place on they are unlinked, to be
+        Derived files may be missing, empty, or of a wrong size: from the first such place on they are unlinked, to be
         made again. Of a log only an empty last file is: it was being created. Anything else refuses.
         """
         names = sorted(name for name in self.disk.list(self.directory) if parse_file_name(name) is not None)
+        if not is_derived:
+            self._refuse_other_size(names, setting)
         files: list[MappedFile] = []
         for number, name in enumerate(names):
             base, path = int(name), f"{self.directory}/{name}"
-            size = self.disk.file_size(path)
+            size = -1 if self.disk.is_directory(path) else self.disk.file_size(path)
             is_gap = base % self.file_size != 0 or bool(files and base != files[-1].end_offset)
-            if (size == 0 and (is_derived or number == len(names) - 1)) or (is_gap and is_derived):
-                for unwanted in names[number:]:
-                    self.disk.remove(f"{self.directory}/{unwanted}")
+            if is_derived and (size != self.file_size or is_gap):
+                self._remove_unusable(names[number:], "it is not where its predecessor ends" if is_gap else size)
+                break
+            if size == 0 and number == len(names) - 1:
+                self.disk.remove(path)
                 self.is_directory_dirty = True
                 break
+            if base % self.file_size:
+                raise StoreMismatch(f"{setting} is {self.file_size}, but {path} cannot begin at {base} then")
             if size != self.file_size:
-                raise StoreMismatch(f"{setting} is {self.file_size}, but {path} has {size} bytes")
-            if is_gap:
-                raise StoreMismatch(f"{path} does not follow its predecessor: a file is missing before it")
+                raise LogFileDamaged(_wrong_size(path, size, self.file_size, setting))
+            is_hole = is_gap and 0 < base - files[-1].end_offset <= HOLE_FILES_MAX * self.file_size
+            if is_hole and fill is not None:
+                files += [fill(missing) for missing in range(files[-1].end_offset, base, self.file_size)]
+            elif is_gap:
+                raise LogFileDamaged(_missing_before(path, files[-1].end_offset, base, self.file_size))
             files.append(MappedFile(self.disk.open(path), base))
         self.files = tuple(files)
+
+    def _refuse_other_size(self, names: list[str], setting: str) -> None:
+        """Files that agree with each other and not with the setting are whole: the setting is wrong."""
+        sizes = {self.disk.file_size(f"{self.directory}/{name}") for name in names} - {0}
+        if len(names) > 1 and len(sizes) == 1 and self.file_size not in sizes:
+            size = sizes.pop()
+            if all(int(name) == int(names[0]) + number * size for number, name in enumerate(names)):
+                raise StoreMismatch(
+                    f"{setting} is {self.file_size}, but all {len(names)} files in {self.directory} have {size} bytes: "
+                    f"set {setting}={size}"
+                )
+
+    def _remove_unusable(self, names: list[str], fault: str | int) -> None:
+        """Unlink derived files from the first unusable one on: they are made again from the log."""
+        if isinstance(fault, int):
+            fault = f"it has {fault} bytes instead of {self.file_size}" if fault >= 0 else "it is a directory"
+        facts = {"path": f"{self.directory}/{names[0]}", "reason": fault, "files": len(names)}
+        log.warning("derived files are unusable, and are rebuilt from the commit log", extra=facts)
+        for name in names:
+            path = f"{self.directory}/{name}"
+            if self.disk.is_directory(path):
+                self.disk.remove_tree(path)
+            else:
+                self.disk.remove(path)
+        self.is_directory_dirty = True
 
     @property
     def base_offset(self) -> int:

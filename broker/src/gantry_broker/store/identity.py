@@ -68,6 +68,9 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     pool_path: str = ""
     """The directory of the write buffers used last, where the next start looks for what they hold."""
 
+    log_end: int = 0
+    """Up to where the log was on the disk when this was written: less at a start is a loss."""
+
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -107,13 +110,16 @@ class StoreIdentity(msgspec.Struct, frozen=True):
         Write it only when the cut is durable. What is appended next needs an epoch of ours: see ``started``.
         """
         kept = [epoch for epoch in self.epochs if epoch.start <= end]
-        return msgspec.structs.replace(self, epochs=kept or [Epoch(self.epoch, end, is_ours=False)])
+        return msgspec.structs.replace(
+            self, epochs=kept or [Epoch(self.epoch, end, is_ours=False)], log_end=min(self.log_end, end)
+        )
 
-    def started(self, end: int, *, written_by_others_from: int | None) -> StoreIdentity:
+    def started(self, end: int, *, written_by_others_from: int | None, is_tail_lost: bool = False) -> StoreIdentity:
         """The next start, which appends at ``end``. Write it before the first message is taken.
 
         ``written_by_others_from`` is where somebody else may have begun to write since our last stop: behind the last
         recovery point, if the checkpoint's seal is not ours; at the start of the log, if there is no such point either.
+        ``is_tail_lost``: epochs that began behind ``end`` were this log's, and a slave that has their bytes is asked.
         """
         epochs, number = list(self.epochs), self.epoch
         foreign = end if written_by_others_from is None else min(written_by_others_from, end)
@@ -122,10 +128,12 @@ class StoreIdentity(msgspec.Struct, frozen=True):
             if not epochs or epochs[-1].is_ours:
                 number += 1
                 epochs.append(Epoch(number, foreign, is_ours=False))
-        epochs = [epoch for epoch in epochs if epoch.start <= end]
+        if not is_tail_lost:
+            epochs = [epoch for epoch in epochs if epoch.start <= end]
         if not epochs or not epochs[-1].is_ours:
-            epochs.append(Epoch(number + 1, end))
-        return msgspec.structs.replace(self, generation=self.generation + 1, epochs=epochs)
+            epochs.append(Epoch(number + 1, max(end, epochs[-1].start if epochs else 0)))
+        durable = 0 if end == LOG_END_MAX else end
+        return msgspec.structs.replace(self, generation=self.generation + 1, epochs=epochs, log_end=durable)
 
 
 def new_identity(end: int) -> StoreIdentity:

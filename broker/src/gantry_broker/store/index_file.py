@@ -44,6 +44,10 @@ class IndexHeader(NamedTuple):
         return begin_ms <= self.end_timestamp_ms and end_ms >= self.begin_timestamp_ms
 
 
+class IndexFileDamaged(Exception):
+    """A slot or an entry cannot be what was written. Rebuild the file from the log."""
+
+
 @final
 class IndexFile:
     """An open index file. Written by the loop's thread, synced by the flush thread."""
@@ -57,8 +61,6 @@ class IndexFile:
         self._stride: Final = settings.index_reserve_bytes
         self.header = IndexHeader()
         self.is_dirty = False
-        with full_disk_is_store_full(file.path):
-            file.reserve(self.entries_start)
         self.view: Final = file.view
 
     def __repr__(self) -> str:
@@ -81,7 +83,6 @@ class IndexFile:
         if number > self.count_max:
             return False
         self.header = header._replace(next_number=number)
-        self.reserve_entry(number)
         return True
 
     @property
@@ -111,14 +112,22 @@ class IndexFile:
         HEADER.pack_into(self.view, 0, *header)
 
     def find(self, key_hash: int, *, count_max: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of up to ``count_max`` entries with ``key_hash``, newest first."""
+        """Physical offsets of up to ``count_max`` entries with ``key_hash``, newest first.
+
+        Raises ``IndexFileDamaged`` after those that come before a wrong slot or entry.
+        """
         header, view = self.header, self.view
-        number = SLOT.unpack_from(view, INDEX_HEADER_BYTES + key_hash % self.slots * 4)[0]
+        slot = key_hash % self.slots
+        number = SLOT.unpack_from(view, INDEX_HEADER_BYTES + slot * 4)[0]
         previous = header.next_number
         found = 0
         # Numbers fall strictly along a chain, so that no damage can make it endless.
-        while 0 < number < previous and found < count_max:
+        while number != 0 and found < count_max:
+            if not 0 < number < previous:
+                raise IndexFileDamaged(f"{self.file.path}: slot {slot} leads from entry {previous} to {number}")
             entry_hash, physical, seconds, before = ENTRY.unpack_from(view, self.entry_position(number))
+            if entry_hash % self.slots != slot or not header.begin_physical <= physical <= header.end_physical:
+                raise IndexFileDamaged(f"{self.file.path}: entry {number} is not one of slot {slot}")
             time_ms = header.begin_timestamp_ms + seconds * 1000
             if seconds < 0 or time_ms + 999 < begin_ms:
                 return

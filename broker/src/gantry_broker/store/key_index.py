@@ -17,7 +17,15 @@ from gantry_broker.errors import StoreFull
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.draft import Draft
-from gantry_broker.store.index_file import ENTRY, ENTRY_BYTES, SLOT, IndexCursor, IndexFile, IndexHeader
+from gantry_broker.store.index_file import (
+    ENTRY,
+    ENTRY_BYTES,
+    SLOT,
+    IndexCursor,
+    IndexFile,
+    IndexFileDamaged,
+    IndexHeader,
+)
 from gantry_broker.store.key_hash import (
     MASK,
     TIME_END,
@@ -45,6 +53,8 @@ class KeyMatches(NamedTuple):
     physical_offsets: list[int]
     last_timestamp_ms: int
     last_physical: int
+    is_complete: bool = True
+    """False while the index is rebuilt, or has no room: there may be more."""
 
 
 @final
@@ -56,7 +66,17 @@ class KeyIndex:
         self.files: tuple[IndexFile, ...] = ()
         self.is_directory_dirty = False
         self.is_behind = False
+        """Whether batches are not indexed: a part of the index is missing, until ``IndexRepair`` has rebuilt it."""
+
+        self.damaged: IndexFile | None = None
+        """The oldest file that was found wrong."""
+
+        self.damage = ""
         self._retired: list[IndexFile] = []
+        self._dropped: list[IndexFile] = []
+        """Files that ``gantry-point`` closes and unlinks."""
+
+        self._last_name = ""
         self._disk: Final = disk
         self._clock: Final = clock
         self._settings: Final = settings
@@ -78,6 +98,10 @@ class KeyIndex:
         """
         files: list[IndexFile] = []
         is_good = True
+        if self._disk.exists(self.directory) and not self._disk.is_directory(self.directory):
+            foreign = f"{self.directory}.foreign"
+            log.warning("a file where the directory of the key index belongs was set aside", extra={"path": foreign})
+            self._disk.rename(self.directory, foreign)
         for name in self._disk.list(self.directory):
             if len(name) != NAME_DIGITS or not name.isdigit():
                 continue
@@ -86,12 +110,16 @@ class KeyIndex:
                 self._disk.remove(path)
                 self.is_directory_dirty = True
                 continue
-            if self._disk.file_size(path) != self._settings.index_file_size or (files and not files[-1].is_complete):
+            size = -1 if self._disk.is_directory(path) else self._disk.file_size(path)
+            if size != self._settings.index_file_size or (files and not files[-1].is_complete):
+                reason = f"it has {size} bytes" if size != self._settings.index_file_size else "a file before it"
+                log.warning("key index is unusable, and is rebuilt", extra={"path": path, "reason": reason})
                 is_good = False
                 break
             file = IndexFile(self._disk.open(path), name, self._settings)
             files.append(file)
             if not file.load():
+                log.warning("key index is unusable, and is rebuilt", extra={"path": path, "reason": "its header"})
                 is_good = False
                 break
         self.files = tuple(files)
@@ -105,6 +133,15 @@ class KeyIndex:
             if file.header.next_number > 1:
                 return IndexPoint(file.name, file.header)
         return None
+
+    def ends(self) -> list[tuple[str, int]]:
+        """Every file but the newest one, with where its last message begins. Neither changes any more."""
+        return [(file.name, file.header.end_physical) for file in self.files[:-1]]
+
+    def lacks(self, ends: list[tuple[str, int]], min_physical: int) -> str | None:
+        """A file of ``ends`` that is missing, though not all of its messages have expired."""
+        names = {file.name for file in self.files}
+        return next((name for name, end in ends if name not in names and end >= min_physical), None)
 
     def restore(self, point: IndexPoint, *, is_clean: bool) -> bool:
         """Go back to ``point``, unless the last stop was clean. False if what the point says is not there."""
@@ -147,6 +184,24 @@ class KeyIndex:
         self._retired.extend(retired)
         return retired
 
+    def distrust(self, file: IndexFile, reason: str) -> None:
+        """``file`` was found wrong: index nothing more until it has been rebuilt, with all files behind it."""
+        if file not in self.files:
+            return
+        if self.damaged is None or self.files.index(file) < self.files.index(self.damaged):
+            self.damaged, self.damage = file, reason
+        self.is_behind = True
+
+    def drop_damaged(self) -> None:
+        """Let the index end before the file that was found wrong, or before its newest one."""
+        first = len(self.files) - 1
+        if self.damaged is not None and self.damaged in self.files:
+            first = self.files.index(self.damaged)
+        dropped, self.files = self.files[max(first, 0) :], self.files[: max(first, 0)]
+        self._last_name = max((self._last_name, *(file.name for file in dropped)))
+        self._dropped.extend(dropped)
+        self.damaged, self.damage = None, ""
+
     def unlink(self, file: IndexFile) -> None:
         """Take away the name of a retired file. Any thread."""
         with suppress(FileNotFoundError):
@@ -156,9 +211,8 @@ class KeyIndex:
     def _next_name(self) -> str:
         now_ms = self._clock.wall_ms()
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
-        if self.files and name <= self.files[-1].name:
-            return f"{int(self.files[-1].name) + 1:0{NAME_DIGITS}d}"
-        return name
+        last = max(self._last_name, self.files[-1].name if self.files else "")
+        return f"{int(last) + 1:0{NAME_DIGITS}d}" if name <= last else name
 
     def _writable(self) -> IndexFile:
         if self.files and not self.files[-1].is_full:
@@ -181,9 +235,13 @@ class KeyIndex:
         try:
             self._put(drafts, physical_offsets, timestamp_ms)
         except (StoreFull, OSError) as exc:
-            # A gap in the middle would never be noticed again, so indexing stops here and the next start catches up.
+            # A gap in the middle would never be noticed again, so indexing stops here until the newest file is rebuilt.
             self.is_behind = True
-            log.error("the key index stops until the next start", extra={"reason": str(exc)})
+            log.error("key index is behind, and catches up when there is room", extra={"reason": str(exc)})
+
+    def put_again(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
+        """Index a batch of an index that is behind. Raises ``StoreFull`` and ``OSError``."""
+        self._put(drafts, physical_offsets, timestamp_ms)
 
     def _put(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
         """The index's half of the append loop: hash, slot, entry, for every key."""
@@ -250,9 +308,20 @@ class KeyIndex:
             if len(found) >= count_max:
                 break
             if file.header.next_number > 1 and file.header.covers(begin_ms, end_ms):
-                found += file.find(value, count_max=count_max - len(found), begin_ms=begin_ms, end_ms=end_ms)
+                try:
+                    found += file.find(value, count_max=count_max - len(found), begin_ms=begin_ms, end_ms=end_ms)
+                except IndexFileDamaged as exc:
+                    self.distrust(file, str(exc))
         last = self.files[-1].header if self.files else IndexHeader()
-        return KeyMatches(found, last.end_timestamp_ms, last.end_physical)
+        # A message at the border of two files has an entry twice after a rebuild.
+        return KeyMatches(list(dict.fromkeys(found)), last.end_timestamp_ms, last.end_physical, not self.is_behind)
+
+    def distrust_entry(self, physical: int, reason: str) -> None:
+        """The entry that leads to ``physical`` is wrong, in whichever file it is."""
+        for file in self.files:
+            if file.header.begin_physical <= physical <= file.header.end_physical:
+                self.distrust(file, reason)
+                return
 
     # -- durability ----------------------------------------------------------------------------------------------------
 
@@ -260,6 +329,10 @@ class KeyIndex:
         """Make all entries and names durable. Called by ``gantry-point``."""
         while self._retired:
             self._retired.pop().file.close()
+        while self._dropped:
+            dropped = self._dropped.pop()
+            dropped.file.close()
+            self.unlink(dropped)
         for file in self.files:
             file.sync()
         if self.is_directory_dirty:
@@ -271,7 +344,9 @@ class KeyIndex:
                 raise
 
     def close(self) -> None:
-        for file in (*self.files, *self._retired):
+        for file in (*self.files, *self._retired, *self._dropped):
             file.file.close()
         self.files = ()
         self._retired.clear()
+        self._dropped.clear()
+        self.damaged, self.damage = None, ""

@@ -25,23 +25,38 @@ from gantry_broker.store.checkpoint import Checkpoint
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.committer import Committer
 from gantry_broker.store.dispatcher import AppendedListener, Dispatcher
+from gantry_broker.store.existing import refuse_other_sizes
 from gantry_broker.store.failure import FailureRecord, StoreFailure
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.flusher import Flusher
 from gantry_broker.store.identity import Epoch, IdentityFile, StoreIdentity, new_identity
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.last_record import last_record
+from gantry_broker.store.loss import (
+    LossCause,
+    LossFile,
+    LossRecord,
+    LostRange,
+    find_missing,
+    missing_bytes,
+    vouched_range,
+)
 from gantry_broker.store.opening import OpenPools, seals_of, write_or_keep, written_by_others_from
 from gantry_broker.store.point_writer import PointWriter
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_taker import Progress
 from gantry_broker.store.recover import FoundStore, Recovery
-from gantry_broker.store.recovery_point import RecoveryPointFile
+from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.removal import HeadRemoval
 from gantry_broker.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
+
+
+def _doubted(point: RecoveryPoint | None) -> RecoveryPoint | None:
+    """The point, vouching for nothing: all of the log is read, and everything derived is built from it."""
+    return None if point is None else msgspec.structs.replace(point, through=-1, tail=-1)
 
 
 @final
@@ -75,6 +90,11 @@ class StoreLife:
         self._point_file: Final = RecoveryPointFile(disk, root)
         self._identity_file: Final = IdentityFile(disk, root)
         self._failure_record: Final = FailureRecord(disk, root)
+        self._loss_file: Final = LossFile(disk, root)
+        self.loss = LossRecord()
+        """What is missing in the log, and what an operator has accepted as lost."""
+        self.is_restarted = False
+        """Whether the log was thrown away since this start, and began anew."""
         self.failure: Final = StoreFailure(self.log, self._failure_record, on_fatal)
         self.flusher: Final = Flusher(settings.flush, clock, self.log, self.failure, on_progress)
         self.points: Final = PointWriter(
@@ -84,8 +104,9 @@ class StoreLife:
         self.pools: Final = OpenPools(settings.pool, open_volume, file_size=settings.mapped_file_size_commit_log)
         self.committer: Committer | None = None
         self.removal: Final = HeadRemoval(
-            self.log, self.dispatcher, self.queues, self.index, self.points.request_point, self.failure.report
-        )
+            self.log, self.dispatcher, self.queues, self.index, self.points.request_point, self.failure.report,
+            self._checkpoint.raise_begin,
+        )  # fmt: skip
         """How the oldest files are deleted, for whoever decides it."""
         self._lock: DiskLock | None = None
         self.is_open = False
@@ -143,15 +164,18 @@ class StoreLife:
         is_clean = not self._abort.is_present()
         checkpoint = self._checkpoint.read()
         identity = self._identity_file.read()
-        self.log.load()
+        self.loss = self._loss_file.read()
         point = self._point_file.read()
+        refuse_other_sizes(point, self.settings, self._disk, self.root)
+        self.log.load()
         others_from = written_by_others_from(checkpoint, point, self.log.min_physical)
         self.pools.open(identity)
         self._abort.create()
+        is_back = self._is_brought_back()
         found = FoundStore(
             root=self.root,
-            point=point,
-            is_clean=is_clean,
+            point=_doubted(point) if is_back else point,
+            is_clean=is_clean and not is_back,
             sealed_flushed=checkpoint.flushed,
             failed_flushed=self._failure_record.read(),
             buffers=self.pools.found(),
@@ -162,6 +186,13 @@ class StoreLife:
         report = self._run(recovery, found, progress)
         report.buffers_present = self.pools.present
         report.had_failed_flush = found.failed_flushed is not None
+        vouched = vouched_range(point, checkpoint, identity, self.loss)
+        report.missing = find_missing(
+            vouched, begin=self.log.min_physical, end=report.end, holes=self.log.holes, record=self.loss
+        )
+        report.lost_flushed_bytes = max(report.lost_flushed_bytes, missing_bytes(report.missing))
+        self._record_missing(report.missing, point.queues if point is not None else {})
+        report.say()
         self._begin(identity or new_identity(report.end), report, others_from)
         self.dispatcher.index = self.index
         self.dispatcher.dispatched = report.end
@@ -200,7 +231,9 @@ class StoreLife:
 
     def _begin(self, identity: StoreIdentity, report: RecoveryReport, others_from: int | None) -> None:
         """The next generation: buffers void and ready first, then the identity that new ones are stamped with."""
-        started = self.pools.moved(identity.started(report.end, written_by_others_from=others_from))
+        is_tail_lost = any(lost.is_at_end for lost in report.missing)
+        started = identity.started(report.end, written_by_others_from=others_from, is_tail_lost=is_tail_lost)
+        started = self.pools.moved(started)
         self.identity = write_or_keep(self._identity_file, identity, started)
         self.pools.prepare(self.identity)
         pool = self.pools.pool
@@ -212,6 +245,55 @@ class StoreLife:
             self.log.pool_drained = self.committer.want
             self.log.returned = self.committer.take
         self.log.start_at(report.end)
+
+    # -- missing ranges ------------------------------------------------------------------------------------------------
+
+    def _record_missing(self, missing: list[LostRange], queues: dict[str, dict[str, int]]) -> None:
+        """Write down what is missing before this start overwrites what says so. Raises OSError: then there is no start.
+
+        A hole that was there before keeps the queue ends of then: those of now are what is left.
+        """
+        record = self.loss
+        if record.missing and not missing:
+            log.info("missing log data is complete again", extra={"ranges": [str(lost) for lost in record.missing]})
+        known = record.queues if record.missing else {}
+        ends = {topic: dict(of_topic) for topic, of_topic in queues.items()}
+        for topic, of_topic in known.items():
+            for queue_id, end in of_topic.items():
+                of_queue = ends.setdefault(topic, {})
+                of_queue[queue_id] = max(end, of_queue.get(queue_id, 0))
+        self.write_loss(
+            msgspec.structs.replace(record, missing=missing, queues=ends if missing else {}),
+        )
+
+    def _is_brought_back(self) -> bool:
+        """Whether files are there again that the last start missed: queues and index may have let go of theirs."""
+        fillers = {base for base, _ in self.log.fillers}
+        return any(
+            (lost.cause is LossCause.HEAD and self.log.min_physical <= lost.start)
+            or (lost.cause is LossCause.MIDDLE and lost.start not in fillers)
+            for lost in self.loss.missing
+        )
+
+    def write_loss(self, record: LossRecord) -> None:
+        """Make ``record`` the known loss. Durable when this returns."""
+        if record != self.loss:
+            self._loss_file.write(record)
+            self.loss = record
+
+    def check_missing(self) -> bool:
+        """Whether something is still missing, after bytes were fetched. Waits for the disk."""
+        record = self.loss
+        if record.missing:
+            missing = [lost for lost in record.missing if not lost.is_at_end or lost.end > self.log.wrote]
+            self.flusher.flush()
+            self._record_missing(missing, {})
+        return bool(self.loss.missing)
+
+    def forget_missing_end(self) -> None:
+        """A master was followed, and all that it has is here. What is missing in the middle still is."""
+        missing = [lost for lost in self.loss.missing if not lost.is_at_end]
+        self._record_missing(missing, {})
 
     # -- closing -------------------------------------------------------------------------------------------------------
 
@@ -244,10 +326,23 @@ class StoreLife:
 
     def adopt_epochs(self, epochs: Sequence[Epoch]) -> None:
         """The log's history is this one. Durable when this returns; no buffer may be in use."""
-        self.identity = msgspec.structs.replace(self.identity, epochs=list(epochs))
+        self.identity = msgspec.structs.replace(self.identity, epochs=list(epochs), log_end=self.log.flushed)
         self._identity_file.write(self.identity)
         if self.pools.pool is not None:
             self.pools.pool.identity = self.identity
+
+    def vouch_for(self, end: int) -> None:
+        """Have the store's identity vouch for no more than ``[0, end)`` of the log, before more of it is cut."""
+        if self.identity.log_end > end:
+            self.identity = msgspec.structs.replace(self.identity, log_end=end)
+            self._identity_file.write(self.identity)
+
+    def vouch_for_nothing(self, begin: int) -> None:
+        """Have no file vouch for anything: the log is going to be thrown away, and to begin anew at ``begin``."""
+        self.vouch_for(0)
+        self.write_loss(msgspec.structs.replace(self.loss, missing=[], queues={}))
+        self._checkpoint.vouch_for_nothing(begin)
+        self.is_restarted = True
 
     def _release(self) -> None:
         self.removal.close()

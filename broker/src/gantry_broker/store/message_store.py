@@ -13,31 +13,39 @@ starts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, final
 
+from gantry_broker.errors import IndexRebuilding, QueueRebuilding, StoreCorrupt
 from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.ports.clock import Clock
-from gantry_broker.ports.disk import Disk
+from gantry_broker.ports.disk import Disk, write_fully
 from gantry_broker.ports.real_buffers import open_volume as open_real_volume
 from gantry_broker.store.append import append_batch, append_contiguous
 from gantry_broker.store.confirm import Positions, confirmed_offset, promised_offset
-from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
 from gantry_broker.store.copying import LogCopier
+from gantry_broker.store.derived_repair import DerivedRepair, IndexRepair
 from gantry_broker.store.dispatcher import AppendedListener
 from gantry_broker.store.draft import Draft
-from gantry_broker.store.identity import Epoch, StoreIdentity
+from gantry_broker.store.identity import Epoch, StoreIdentity, Stretch
+from gantry_broker.store.integrity import Integrity
+from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.key_index import KeyMatches
 from gantry_broker.store.life import StoreLife
+from gantry_broker.store.log_guard import LogGuard
+from gantry_broker.store.loss import LossRecord
+from gantry_broker.store.queue_repair import QueueRepair
 from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, Want, read_messages
+from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
-from gantry_broker.store.standstill import change_epochs, cut_log, restart_log
+from gantry_broker.store.standstill import accept_loss, change_epochs, cut_log, restart_log
 from gantry_broker.store.tallies import Tally
 from gantry_broker.store.time_search import earliest_time, offset_by_time, store_time
 from gantry_broker.store.write_pool import PoolStatus
-from gantry_wire.message import check_record
+from gantry_wire.message import RecordFault, check_record
 
 log = logging.getLogger(__name__)
 
@@ -91,11 +99,60 @@ class MessageStore:
         self._points: Final = self._life.points
         self._pools: Final = self._life.pools
         self._is_flush_woken: Final = settings.flush.is_sync or not settings.flush.is_timed
+        self.guard: Final = LogGuard(
+            self._log, lambda offset: self._life.identity.ours_from(offset), clock, heal_wait_ms=settings.heal_wait_ms
+        )
+        """By which everything is verified that leaves the log."""
+
         self.removal: Final = self._life.removal
         """How the oldest files are deleted, for whoever decides it."""
+        self.repair: Final = self._make_repair()
+        """What rebuilds queues and index where they are found wrong; whoever serves gives it turns."""
+        self.guard.on_healed = self._healed
 
     def __repr__(self) -> str:
         return f"<MessageStore {self.root} open={self._life.is_open} {self._log!r}>"
+
+    def _make_repair(self) -> DerivedRepair:
+        levels_ms, clock = self.settings.delay_levels_ms, self._clock
+        queues = QueueRepair(
+            self._log, self._queues, seals=self._seals, deleted=self._deleted, delay_levels_ms=levels_ms,
+            monotonic_ms=clock.monotonic_ms, repaired=self._repaired, request_point=self._points.request_point,
+        )  # fmt: skip
+        if self._index is None:
+            return DerivedRepair(queues, None)
+        index = IndexRepair(
+            self._disk, self._log, self._queues, self._index, self._dispatcher, seals=self._seals,
+            deleted=self._deleted, delay_levels_ms=levels_ms, monotonic_ms=clock.monotonic_ms,
+            request_point=self._points.request_point,
+        )  # fmt: skip
+        return DerivedRepair(queues, index)
+
+    def _healed(self, start: int, end: int) -> None:
+        """``[start, end)`` of the log is good again: queues that were built while it was not get what they lack."""
+        self.repair.queues.forget_lost(start, end)
+        view = self.log_view(start)[: end - start]
+        touched: set[ConsumeQueue] = set()
+        position = 0
+        for stop in self.guard.record_ends(view, start):
+            facts = record_facts(view, position, stop - position, self.settings.delay_levels_ms)
+            queue = self._queues.get(facts.topic, facts.queue_id)
+            number = facts.queue_offset
+            is_wanted = facts.is_queued and start + position >= self._points.deleted.get(facts.topic, -1)
+            if queue is not None and is_wanted and queue.min_offset <= number < queue.readable_end:
+                unit = queue.unit(number)
+                if unit is not None and unit[1] == FILLER_SIZE:
+                    queue.replace_unit(number, UNIT.pack(start + position, stop - position, facts.tags_code))
+                    touched.add(queue)
+            position = stop
+        if touched:
+            self._repaired(touched)
+
+    def _seals(self, offset: int) -> Stretch:
+        return self.identity.ours_from(offset)
+
+    def _deleted(self) -> Mapping[str, int]:
+        return self._points.deleted
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -115,13 +172,18 @@ class MessageStore:
         ``is_flushing`` no threads run, for tests and tools that call ``commit_step`` and ``flush_step`` themselves.
         With ``is_tail_hidden`` consumers see only what the recovery point knows as shown; ``start_copying`` goes on.
         """
-        return self._life.open(progress, is_flushing=is_flushing, on_locked=on_locked, is_tail_hidden=is_tail_hidden)
+        report = self._life.open(progress, is_flushing=is_flushing, on_locked=on_locked, is_tail_hidden=is_tail_hidden)
+        for start, end in report.damaged:
+            if end <= self.wrote:
+                self.guard.report(start, end - start)  # and so healed as soon as a replica is connected
+        return report
 
     def close(self) -> None:
         """Stop cleanly: no more appends, commit and flush everything, remove the abort marker, let go of all files.
 
         If a flush fails or has failed, the marker stays, and the next start recovers.
         """
+        self.repair.forget()
         self._life.close(self.advance)
 
     @property
@@ -136,6 +198,31 @@ class MessageStore:
         """
         self._log.return_buffers()
         return not self._dispatcher.is_held or self._dispatcher.release(self.confirmed)
+
+    # -- missing ranges ------------------------------------------------------------------------------------------------
+
+    @property
+    def loss(self) -> LossRecord:
+        """What is missing in the log and was not accepted, and what was."""
+        return self._life.loss
+
+    @property
+    def is_restarted(self) -> bool:
+        """Whether the log was thrown away since this start, and copied anew."""
+        return self._life.is_restarted
+
+    def check_missing(self) -> bool:
+        """Whether something is still missing, after bytes were fetched. Waits for the disk."""
+        return self._life.check_missing()
+
+    def forget_missing(self) -> None:
+        """Everything that a master has is here: nothing is missing at the end any more. Waits for the disk."""
+        self._life.forget_missing_end()
+
+    def accept_loss(self, by: str) -> int:
+        """Go on without what is missing, behind the vouched end; where the log ends then. Waits for the disk."""
+        self.repair.forget()
+        return accept_loss(self._life, by, self._clock.wall_ms())
 
     # -- positions -----------------------------------------------------------------------------------------------------
 
@@ -222,6 +309,18 @@ class MessageStore:
     def make_next_file(self) -> None:
         """Have the log's next file made in the background, since there is room again."""
         self._log.preallocate()
+
+    @property
+    def integrity(self) -> Integrity:
+        """What is known of damage to the log."""
+        damaged, counters = self.guard.damaged, self.guard.counters
+        return Integrity(
+            damaged_records=len(damaged),
+            damaged_bytes=sum(damage.end - damage.start for damage in damaged),
+            damaged_records_found=counters.found,
+            healed_records=counters.healed,
+            lost_records=counters.lost,
+        )
 
     @property
     def is_writable(self) -> bool:
@@ -377,10 +476,12 @@ class MessageStore:
 
         All three wait for the disk, and afterwards nothing is as it was: whoever copies begins with ``start_copying``.
         """
+        self.repair.forget()
         return cut_log(self._life, end, epochs)
 
     def restart(self, begin: int, epochs: Sequence[Epoch]) -> None:
         """Throw everything away, and begin anew at ``begin``, where a log file begins."""
+        self.repair.forget()
         restart_log(self._life, begin, epochs)
 
     def change_epochs(self, epochs: Sequence[Epoch]) -> None:
@@ -401,18 +502,34 @@ class MessageStore:
         want: Want = None,
         units_max: int | None = None,
     ) -> ReadResult:
-        """Messages of a queue from ``offset`` on; see ``reader``. Raises ``StoreCorrupt`` when the queue is wrong."""
-        return read_messages(
-            self._log,
-            self._queues.get(topic, queue_id),
-            offset,
-            count_max=count_max,
-            bytes_max=bytes_max,
-            accept=accept,
-            is_ours=self.identity.is_ours,
-            want=want,
-            units_max=units_max,
-        )
+        """Messages of a queue from ``offset`` on; see ``reader``.
+
+        Raises ``QueueRebuilding`` while the unit of ``offset`` is rebuilt. Most rebuilds take one step, which is taken
+        at once.
+        """
+        for is_last in (False, True):
+            try:
+                return read_messages(
+                    self._log,
+                    self._queues.get(topic, queue_id),
+                    offset,
+                    count_max=count_max,
+                    bytes_max=bytes_max,
+                    accept=accept,
+                    doubt=self.repair.queues.is_lost,
+                    guard=self.guard,
+                    known_end=self.repair.queues.known_end,
+                    want=want,
+                    units_max=units_max,
+                )
+            except QueueRebuilding:
+                if is_last or not self.repair.queues.repair_now(topic, queue_id):
+                    raise
+        raise AssertionError("the second read has returned or raised")
+
+    def _repaired(self, queues: Collection[ConsumeQueue]) -> None:
+        for listener in self.on_appended:
+            listener(queues)
 
     def log_view(self, offset: int) -> memoryview:
         """The log from ``offset`` on, as far as it lies in one piece of memory; empty where there is none.
@@ -425,12 +542,50 @@ class MessageStore:
         end = min(extent.end_offset, self._log.wrote)
         return extent.view[offset - extent.base_offset : end - extent.base_offset]
 
+    def forget_sums(self) -> None:
+        """Know no sums of queues any more, as after a start: everything is verified record by record again."""
+        for queue in self._queues:
+            queue.forget_sums()
+
+    def whole_records(self, offset: int, bytes_max: int) -> bytes:
+        """Verified records from ``offset`` on: as many as fit, at least one, of those that lie in one extent.
+
+        Empty at the log's end, and where the record at ``offset`` is damaged.
+        """
+        return self.guard.whole_records(offset, bytes_max)
+
+    def rewriting(self, offset: int, data: bytes) -> Callable[[], None]:
+        """What writes ``data`` over the log at ``offset``, durably, to be called in a worker thread.
+
+        The loop's half is done at once: a write buffer that holds the range has it. Raises ``StoreCorrupt`` where the
+        log has no such range in one file; what is returned raises ``OSError``.
+        """
+        file, end = self._log.files.at(offset), offset + len(data)
+        if file is None or not self._log.min_physical <= offset < end <= min(self._log.wrote, file.end_offset):
+            raise StoreCorrupt(offset, "the log has no such range any more")
+        base, path, disk = file.base_offset, file.path, self._disk
+        if file.buffer is not None and end > file.buffer.start:
+            first = max(offset, file.buffer.start)
+            file.buffer.view[first - base : end - base] = data[first - offset :]
+
+        def rewrite() -> None:
+            # A descriptor of its own: the log's may be closed meanwhile, and its number given to another file.
+            target = disk.open(path)
+            try:
+                target.reserve(end - base)
+                write_fully(target, data, offset - base)
+                target.sync()
+            finally:
+                target.close()
+
+        return rewrite
+
     def newest(self, offset: int) -> bytes:
         """Everything from ``offset`` to the log's end, if that was appended last, in one piece; empty otherwise."""
         return self._log.newest(offset)
 
     def message_at(self, physical_offset: int) -> bytes | None:
-        """The whole record at ``physical_offset``, checked, or None."""
+        """The whole record at ``physical_offset``, verified, or None."""
         extent = self._log.at(physical_offset)
         if extent is None or not self._log.min_physical <= physical_offset < self._log.wrote:
             return None
@@ -441,29 +596,58 @@ class MessageStore:
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """A queue offset by store time; see ``time_search``. 0 for a queue that does not exist."""
         queue = self._queues.get(topic, queue_id)
-        return 0 if queue is None else offset_by_time(self._log, queue, timestamp_ms, is_upper=upper)
+        return 0 if queue is None else offset_by_time(self._log, self.guard, queue, timestamp_ms, is_upper=upper)
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
         """The store time of a queue's first message, or -1."""
         queue = self._queues.get(topic, queue_id)
-        return -1 if queue is None else earliest_time(self._log, queue)
+        return -1 if queue is None else earliest_time(self._log, self.guard, queue)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """The store time of one message, or -1."""
         queue = self._queues.get(topic, queue_id)
-        return -1 if queue is None else store_time(self._log, queue, offset)
+        return -1 if queue is None else store_time(self._log, self.guard, queue, offset)
 
     def key_matches(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> KeyMatches:
         """Where records are that may carry ``key``, newest first, and how far the index has come."""
-        if self._index is None:
+        index = self._index
+        if index is None:
             return KeyMatches([], 0, 0)
-        return self._index.find(topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms)
+        was_behind = index.is_behind
+        matches = index.find(topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms)
+        value, kept = key_hash(topic, key), []
+        for physical in matches.physical_offsets:
+            if self._is_indexed_right(physical, value):
+                kept.append(physical)
+            else:
+                index.distrust_entry(physical, f"an entry leads to {physical}, where no message has its key")
+        if index.is_behind and not was_behind:
+            for listener in self.repair.on_damage:
+                listener()
+        return matches._replace(physical_offsets=kept, is_complete=not index.is_behind)
+
+    def _is_indexed_right(self, physical: int, value: int) -> bool:
+        """Whether the record at ``physical`` has a key with this hash, or is rotten: that is not the index's fault."""
+        extent = self._log.at(physical)
+        if physical < self._log.min_physical or physical >= self._log.wrote or extent is None:
+            return physical < self._log.min_physical
+        position, is_sealed = physical - extent.base_offset, self.identity.is_ours(physical)
+        check = check_record(extent.view, position, physical_offset=physical, is_sealed=is_sealed)
+        if not check.is_good:
+            return check.fault in (RecordFault.CRC, RecordFault.SEAL)
+        facts = record_facts(extent.view, position, check.size, self.settings.delay_levels_ms)
+        return any(key_hash(facts.topic, key) == value for key in facts.keys)
 
     def query_keys(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
     ) -> tuple[list[bytes], int, int]:
-        """Records that may carry ``key`` (equal hashes come along), and how far the index has come: time, offset."""
+        """Records that may carry ``key`` (equal hashes come along), and how far the index has come: time, offset.
+
+        Raises ``IndexRebuilding`` where there may be more.
+        """
         matches = self.key_matches(topic, key, count_max, begin_ms, end_ms)
+        if not matches.is_complete:
+            raise IndexRebuilding("the key index is being rebuilt from the commit log; try again later")
         records = [record for offset in matches.physical_offsets if (record := self.message_at(offset)) is not None]
         return records, matches.last_timestamp_ms, matches.last_physical
 

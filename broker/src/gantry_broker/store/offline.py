@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import final
 
+import msgspec
+
 from gantry_broker.errors import StoreError
 from gantry_broker.ports.clock import SystemClock
 from gantry_broker.ports.real_buffers import open_volume
@@ -19,6 +21,7 @@ from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.inspect.index_reader import IndexReader, index_names
+from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import MessageStore, RecoveryReport
 from gantry_broker.store.settings import StoreSettings
 from gantry_wire.message import encode_host
@@ -38,6 +41,28 @@ def recover(root: str, buffers_path: str | None = None, progress: Progress | Non
 
     ``buffers_path`` is where its write buffers are, if not where the store itself says.
     """
+    return _open_and_close(root, buffers_path, progress, lambda store: None)
+
+
+def accept_loss(root: str, by: str, buffers_path: str | None = None, progress: Progress | None = None) -> LossRecord:
+    """Recover the store in ``root``, accept that what is missing in its log is lost, and leave it cleanly stopped.
+
+    What was missing, and is accepted now, is in what this answers. Raises ``CannotRecover``.
+    """
+    found: list[LossRecord] = []
+
+    def accept(store: MessageStore) -> None:
+        missing = store.loss.missing
+        store.accept_loss(by)
+        found.append(msgspec.structs.replace(store.loss, missing=missing))
+
+    _open_and_close(root, buffers_path, progress, accept)
+    return found[0]
+
+
+def _open_and_close(
+    root: str, buffers_path: str | None, progress: Progress | None, change: Callable[[MessageStore], None]
+) -> RecoveryReport:
     disk = RealDisk()
     failures: list[Exception] = []
     store = MessageStore(
@@ -51,7 +76,10 @@ def recover(root: str, buffers_path: str | None = None, progress: Progress | Non
     )
     try:
         report = store.open(progress, is_flushing=False)
-        store.close()
+        try:
+            change(store)
+        finally:
+            store.close()
     except (StoreError, OSError) as exc:
         raise CannotRecover(str(exc)) from exc
     if failures:

@@ -64,6 +64,7 @@ class PointWriter:
         self._worker: Final = Worker("gantry-point", settings.checkpoint_interval_ms, self.step)
         self._is_point_requested = False
         self._is_point_refused = False
+        self._is_checkpoint_refused = False
         self._point_at_ms = self._checkpoint_at_ms = clock.monotonic_ms()
         self._point: RecoveryPoint | None = None
         self._index_timestamp_ms = 0
@@ -127,6 +128,12 @@ class PointWriter:
     def _write_point(self) -> None:
         # The order of these reads is what makes the point true while the loop goes on appending. Queue ends are read
         # before the tail, so they are never beyond it; the index's header after it, so it never lags behind it.
+        # Where the log begins is read before where queues begin: retention moves those first.
+        min_physical = self._log.min_physical
+        starts: dict[str, dict[str, int]] = {}
+        for queue in self._queues:
+            if queue.min_offset:
+                starts.setdefault(queue.topic, {})[str(queue.queue_id)] = queue.min_offset
         ends = [(queue, queue.readable_end) for queue in self._queues if queue.readable_end]
         damaged = [(queue.topic, queue.queue_id) for queue in self._queues if queue.is_corrupt]
         through, tail, timestamp_ms = self._dispatcher.tail
@@ -137,6 +144,7 @@ class PointWriter:
         for queue, end in ends:
             queues.setdefault(queue.topic, {})[str(queue.queue_id)] = end
         index_point = self._index.point() if self._index is not None else None
+        index_files = self._index.ends() if self._index is not None else []
         is_indexed = self._index is not None and not self._index.is_behind
         deleted = {topic: end for topic, end in self.deleted.items() if end > self._log.min_physical}
         self._flusher.flush()
@@ -146,7 +154,9 @@ class PointWriter:
         points.reached(points.MID_POINT)
         point = RecoveryPoint(
             through=through, tail=tail, timestamp_ms=timestamp_ms, queues=queues, is_indexed=is_indexed,
-            index=index_point, deleted=deleted, damaged=damaged,
+            index=index_point, index_files=index_files, min_physical=min_physical, starts=starts,
+            deleted=deleted, damaged=damaged,
+            log_file_bytes=self._log.file_size, queue_file_bytes=self._queues.file_size,
         )  # fmt: skip
         if point != self._point and self._replace_point(point):
             self._point = point
@@ -173,12 +183,22 @@ class PointWriter:
     def _write_checkpoint(self) -> None:
         timestamp_ms = self._flusher.flushed_timestamp_ms
         flushed = self._log.flushed
-        self._checkpoint.write(
-            CheckpointFacts(
-                log_timestamp_ms=timestamp_ms,
-                queues_timestamp_ms=self._point.timestamp_ms if self._point is not None else 0,
-                index_timestamp_ms=self._index_timestamp_ms,
-                confirmed=flushed,
-                flushed=flushed,
-            )
+        facts = CheckpointFacts(
+            log_timestamp_ms=timestamp_ms,
+            queues_timestamp_ms=self._point.timestamp_ms if self._point is not None else 0,
+            index_timestamp_ms=self._index_timestamp_ms,
+            confirmed=flushed,
+            flushed=flushed,
+            begin=self._log.min_physical,
         )
+        try:
+            self._checkpoint.write(facts)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # There is none, and no room for one. An older one, or none, only has a start read more.
+            if not self._is_checkpoint_refused:
+                log.warning("the disk is too full for a checkpoint", extra={"reason": str(exc)})
+            self._is_checkpoint_refused = True
+            return
+        self._is_checkpoint_refused = False

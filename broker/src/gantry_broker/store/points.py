@@ -27,6 +27,12 @@ AFTER_SYNC: Final = "after-sync"
 MID_POINT: Final = "mid-point"
 """Queues and index are on disk, the recovery point that says so is not."""
 
+BEFORE_UNLINK: Final = "before-unlink"
+"""The checkpoint says that the log begins later, and the older files still have their names."""
+
+MID_UNLINK: Final = "mid-unlink"
+"""Some of the older files have lost their names."""
+
 MID_CHECKPOINT: Final = "mid-checkpoint"
 """The checkpoint was written, and not synced."""
 
@@ -49,6 +55,8 @@ ALL: Final = (
     MID_RETURN,
     AFTER_SYNC,
     MID_POINT,
+    BEFORE_UNLINK,
+    MID_UNLINK,
     MID_CHECKPOINT,
     MID_REPLAY,
     AFTER_REPLAY,

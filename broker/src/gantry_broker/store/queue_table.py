@@ -6,19 +6,30 @@ no topic can name a file outside ``consumequeue/``.
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, final
 
+from gantry_broker.errors import StoreMismatch
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.file_queue import FileQueue
-from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.mapped_file import MappedFile, parse_file_name
+from gantry_broker.store.queue_sums import SumsBudget
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
 from gantry_broker.store.tallies import Tally
 from gantry_wire.names import path_component, topic_fault
 
+log = logging.getLogger(__name__)
+
 QUEUE_ID_MAX: Final = 0x7FFFFFFF
+
+
+def _file_sizes(disk: Disk, directory: str) -> list[int]:
+    paths = [f"{directory}/{name}" for name in disk.list(directory) if parse_file_name(name) is not None]
+    return [disk.file_size(path) for path in paths if not disk.is_directory(path)]
 
 
 @final
@@ -28,8 +39,9 @@ class QueueTable:
     def __init__(self, disk: Disk, directory: str, settings: StoreSettings) -> None:
         self.directory: Final = directory
         self._disk: Final = disk
-        self._file_size: Final = settings.mapped_file_size_consume_queue
+        self.file_size: Final = settings.mapped_file_size_consume_queue
         self._stride: Final = settings.consume_queue_reserve_bytes
+        self._budget: Final = SumsBudget()
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.tallies: Final[dict[str, Tally]] = {}
         """What was appended to each topic since this start."""
@@ -55,23 +67,48 @@ class QueueTable:
             if not 0 <= queue_id <= QUEUE_ID_MAX:
                 raise ValueError(f"{queue_id} is not a queue id")
             directory = f"{self.directory}/{path_component(topic)}/{queue_id}"
-            files = FileQueue(self._disk, directory, self._file_size)
+            files = FileQueue(self._disk, directory, self.file_size)
             tally = self.tallies.get(topic)
             if tally is None:
                 tally = self.tallies[topic] = Tally()
-            queue = ConsumeQueue(topic, queue_id, files, stride=self._stride, tally=tally)
+            queue = ConsumeQueue(topic, queue_id, files, stride=self._stride, tally=tally, budget=self._budget)
             self._queues[topic, queue_id] = queue
         return queue
 
     def discover(self) -> tuple[ConsumeQueue, ...]:
-        """Make an entry for every queue that has a directory. Foreign names are left alone."""
+        """Make an entry for every queue that has a directory. Foreign names are left alone.
+
+        A file where a directory of ours belongs is set aside. Raises ``StoreMismatch`` where all files have another
+        size than the setting says.
+        """
+        if not self._is_folder(self.directory):
+            return ()
+        sizes: Counter[int] = Counter()
         for topic in self._disk.list(self.directory):
-            if topic_fault(topic) is not None or not self._disk.is_directory(f"{self.directory}/{topic}"):
+            if topic_fault(topic) is not None or not self._is_folder(f"{self.directory}/{topic}"):
                 continue
             for name in self._disk.list(f"{self.directory}/{topic}"):
-                if name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= QUEUE_ID_MAX:
-                    self.get_or_create(topic, int(name))
+                is_ours = name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= QUEUE_ID_MAX
+                if is_ours and self._is_folder(f"{self.directory}/{topic}/{name}"):
+                    sizes.update(_file_sizes(self._disk, self.get_or_create(topic, int(name)).files.directory))
+        if sizes and self.file_size not in sizes and len(sizes) == 1 and sizes.total() > 1:
+            size = next(iter(sizes))
+            if size > 0 and size % CONSUME_UNIT_BYTES == 0:
+                raise StoreMismatch(
+                    f"mappedFileSizeConsumeQueue is {self.file_size}, but all files in {self.directory} have {size} "
+                    f"bytes: set mappedFileSizeConsumeQueue={size}, or delete {self.directory} to have it rebuilt"
+                )
         return tuple(self)
+
+    def _is_folder(self, path: str) -> bool:
+        """Whether ``path`` is a directory. A file there is put out of the way, under a name that no queue has."""
+        disk = self._disk
+        if disk.is_directory(path):
+            return True
+        if disk.exists(path):
+            log.warning("a file where a directory of queues belongs was set aside", extra={"path": f"{path}.foreign"})
+            disk.rename(path, f"{path}.foreign")
+        return False
 
     def topics(self) -> dict[str, list[int]]:
         """Every topic that has queues, with their ids in order."""
@@ -85,6 +122,7 @@ class QueueTable:
         queues = [queue for queue in self if queue.topic == topic]
         for queue in queues:
             del self._queues[topic, queue.queue_id]
+            queue.forget_sums()
             # The flush thread may be syncing its files right now, so it is left to close them.
             self._retired.append(queue)
         self.tallies.pop(topic, None)

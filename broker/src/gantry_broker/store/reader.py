@@ -1,36 +1,68 @@
 """Reading messages of a queue for a pull: which units, up to which limits, with which of RocketMQ's statuses.
 
 The reply's body is the records as they lie in the log, copied out once; neighbours in the log are copied as one piece.
-Every record is asked who it is before it is served (size, queue, queue offset, own physical offset), so that a wrong
-queue file can never make a consumer see a foreign message. Where the record itself is rotten the message is lost and
-passed over, its neighbours are served; where the record is good and the queue is wrong, reading stops with
-``StoreCorrupt`` and the queue is rebuilt at the next start.
+Every record is asked who it is before it is served (size, queue, queue offset, own physical offset; the first and the
+last also for their topic), so that a wrong queue file can never make a consumer see a foreign message, and its bytes
+are verified (``log_guard``) at every read. Where the record itself is damaged its neighbours are served, and the
+message is passed over, unless a replica was just asked for it: then reading stops before it for a while. Where a unit
+and its record disagree ``queue_repair`` finds out which of them is wrong, and a wrong unit is rebuilt; until that is
+known reading stops before it, with ``QueueRebuilding`` if there is nothing before it.
 """
 
 from __future__ import annotations
 
-import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-from gantry_broker.errors import StoreCorrupt
+from gantry_broker.errors import QueueRebuilding
 from gantry_broker.store.commit_log import CommitLog
-from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from gantry_broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
+from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.mapped_file import Extent
-from gantry_wire.message import check_record, stored_properties
-
-log = logging.getLogger(__name__)
+from gantry_broker.store.settings import CONSUME_UNIT_BYTES
+from gantry_wire.checksum import crc32
+from gantry_wire.message import (
+    FLAG_BORN_HOST_V6,
+    FLAG_STORE_HOST_V6,
+    INT,
+    RECORD_BYTES_MIN,
+    stored_properties,
+)
 
 UNITS_SCANNED_MIN: Final = 800
 """How many units one pull may look at when a filter refuses most of them (RocketMQ: 16000 bytes)."""
 
+FILTERED_UNITS: Final = 100
+"""Units whose sums are compared at a time: most pulls with a filter are full long before `UNITS_SCANNED_MIN`."""
+
 _IDENTITY: Final = struct.Struct(">i8xi4xqq")
 """Of a record: total size, queue id, queue offset, physical offset."""
+_SIZE: Final = struct.Struct(">i")
+
+_FLAGS_POSITION: Final = 39
+"""Of the last byte of a record's system flag."""
+
+_BODY_LENGTH_POSITION: Final = 84
+"""Of a record whose hosts are both IPv4."""
+
+_HOSTS_V6: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 
 Accept = Callable[[int], bool] | frozenset[int] | None
 """Whether a message is wanted, by the code of its tag; None for all."""
+
+Doubt = Callable[[ConsumeQueue, int, int], bool]
+"""Called for a unit that its record contradicts, with queue, queue offset and physical offset.
+
+Whether the message is known to be lost, and is passed over; see ``QueueRepair.is_lost``.
+"""
+
+KnownEnd = Callable[[ConsumeQueue, int, int, int], int]
+"""For a pull from ``begin`` on: where the units of ``[offset, end)`` end whose tags codes can be believed.
+
+See ``QueueRepair.known_end``.
+"""
 
 Want = Callable[[str], bool] | None
 """Whether a message is wanted, by its properties as they are stored; None for all. It must not raise."""
@@ -60,6 +92,8 @@ class ReadResult(NamedTuple):
     max_offset: int
     body: bytes = b""
     count: int = 0  # type: ignore[assignment]  # hides tuple.count, which nobody wants here
+    is_waiting: bool = False
+    """Whether the message at ``next_offset`` is damaged, and a replica was asked for it: ask again later."""
 
 
 def offset_fault(queue: ConsumeQueue | None, offset: int) -> ReadResult | None:
@@ -89,31 +123,42 @@ def read_messages(
     count_max: int,
     bytes_max: int,
     accept: Accept,
-    is_ours: Callable[[int], bool],
+    doubt: Doubt,
+    guard: LogGuard,
+    known_end: KnownEnd,
     want: Want = None,
     units_max: int | None = None,
 ) -> ReadResult:
     """Up to ``count_max`` messages and about ``bytes_max`` bytes (at least one message) from ``offset`` on.
 
-    ``is_ours`` says of a physical offset whether a record there must be sealed. At most ``units_max`` messages are
-    looked at, by default as many as a filter of tags may.
+    ``doubt`` is called for units that their records contradict, ``known_end`` before a filter passes over units, and
+    ``guard`` verifies what is served. At most ``units_max`` messages are looked at, by default as many as a filter of
+    tags may.
     """
     refusal = offset_fault(queue, offset)
     if refusal is not None or queue is None:
         assert refusal is not None
         return refusal
     accepts = accept.__contains__ if isinstance(accept, frozenset) else accept
-    at, min_physical = commit_log.at, commit_log.min_physical
+    at = commit_log.at
+    is_verifying = guard.is_verifying
     parts: list[memoryview] = []
     total = count = 0
     status = ReadStatus.NO_MATCHED_MESSAGE
-    next_offset = offset
+    next_offset = first = offset
+    is_waiting = False
+    last_bytes = 0
     file: Extent | None = None
     base = file_end = run_start = run_end = 0
-    for physical, size, tags_code in queue.units(offset, offset + (units_max or max(UNITS_SCANNED_MIN, count_max))):
+    units_end = offset + (units_max or max(UNITS_SCANNED_MIN, count_max))
+    if accepts is None:
+        units = queue.units(offset, units_end)
+    else:
+        units = _known_units(queue, offset, units_end, known_end)
+    for physical, size, tags_code in units:
         if count >= count_max or (count and total + size > bytes_max):
             break
-        if size == FILLER_SIZE or physical < min_physical:
+        if size == FILLER_SIZE:
             status = ReadStatus.MESSAGE_WAS_REMOVING
             next_offset += 1
             continue
@@ -129,18 +174,32 @@ def read_messages(
         position = physical - base
         if (
             file is None
+            or size < RECORD_BYTES_MIN
             or physical + size > file_end
             or _IDENTITY.unpack_from(file.view, position) != (size, queue.queue_id, next_offset, physical)
         ):
             if count:
                 break
-            _refuse_or_pass(commit_log, queue, next_offset, physical, is_sealed=is_ours(physical))
+            if not doubt(queue, next_offset, physical):
+                if next_offset == offset:
+                    raise QueueRebuilding(queue.topic, queue.queue_id, offset)
+                break
+            is_waiting = _report(guard, queue, next_offset, physical, size)
+            if is_waiting:
+                break
             next_offset += 1
             continue
         if want is not None:
+            # A filter must not judge by properties that are not what was stored.
+            if is_verifying and not guard.is_good(file.view, position, physical):
+                if count:
+                    break
+                is_waiting = _report(guard, queue, next_offset, physical, size)
+                if is_waiting:
+                    break
+                next_offset += 1
+                continue
             properties = stored_properties(file.view, position)
-            if properties is None:
-                _refuse_or_pass(commit_log, queue, next_offset, physical, is_sealed=is_ours(physical))
             if properties is None or not want(properties):
                 next_offset += 1
                 continue
@@ -149,24 +208,83 @@ def read_messages(
                 parts.append(file.view[run_start:run_end])
             run_start = position
         run_end = position + size
+        last_bytes = size
         total += size
+        if not count:
+            first = next_offset
         count += 1
         next_offset += 1
     if file is not None and run_end > run_start:
         parts.append(file.view[run_start:run_end])
     if count == 0:
-        return ReadResult(status, next_offset, queue.min_offset, queue.readable_end)
-    return ReadResult(ReadStatus.FOUND, next_offset, queue.min_offset, queue.readable_end, b"".join(parts), count)
+        if next_offset == offset and accepts is not None and offset < queue.readable_end and not is_waiting:
+            raise QueueRebuilding(queue.topic, queue.queue_id, offset)
+        if is_waiting and next_offset == offset:
+            status = ReadStatus.OFFSET_OVERFLOW_ONE  # nothing new yet: a pull is held, or comes again
+        return ReadResult(status, next_offset, queue.min_offset, queue.readable_end, is_waiting=is_waiting)
+    body = b"".join(parts)
+    is_known = False
+    if is_verifying:
+        # ``QueueSums.proves``, without the calls.
+        sums, place = queue.sums.values, first - queue.sums.start
+        is_in_row = next_offset - first == count
+        is_known = is_in_row and 0 <= place < len(sums) - count
+        is_known = is_known and crc32(body, sums[place]) == sums[place + count]
+        if not is_known:
+            end = guard.verified_bytes(queue, first, count, body, is_in_row=is_in_row)
+            if end < len(body):
+                return _without_damaged(guard, queue, offset, body, end)
+    for start in () if is_known else (0, len(body) - last_bytes):
+        if not _is_of_topic(body, start, queue):
+            # A whole file of another topic's queue in this place has right numbers everywhere.
+            _, _, number, physical = _IDENTITY.unpack_from(body, start)
+            doubt(queue, number, physical)
+            raise QueueRebuilding(queue.topic, queue.queue_id, number)
+    return ReadResult(ReadStatus.FOUND, next_offset, queue.min_offset, queue.readable_end, body, count)
 
 
-def _refuse_or_pass(commit_log: CommitLog, queue: ConsumeQueue, offset: int, physical: int, *, is_sealed: bool) -> None:
-    """A unit and its record disagree. Raise when the queue is wrong; log and let it pass when the record is rotten."""
-    file = commit_log.at(physical)
-    if file is not None and physical < commit_log.wrote:
-        check = check_record(file.view, physical - file.base_offset, physical_offset=physical, is_sealed=is_sealed)
-        if not check.is_good:
-            facts = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": offset, "offset": physical}
-            log.error("a stored message is damaged and was passed over", extra=facts)
-            return
-    queue.is_corrupt = True
-    raise StoreCorrupt(physical, f"{queue!r} says that its message {offset} is here, but it is not")
+def _without_damaged(guard: LogGuard, queue: ConsumeQueue, offset: int, body: bytes, end: int) -> ReadResult:
+    """What is served of ``body``, the record at ``end`` of which is damaged: what lies before it.
+
+    Nothing lies before it: the message is passed over, or waited for. The caller comes again for what follows.
+    """
+    size, _, damaged, physical = _IDENTITY.unpack_from(body, end)
+    minimum, maximum = queue.min_offset, queue.readable_end
+    if end:
+        count, position = 0, 0
+        while position < end:
+            position += _SIZE.unpack_from(body, position)[0]
+            count += 1
+        return ReadResult(ReadStatus.FOUND, damaged, minimum, maximum, body[:end], count)
+    if not _report(guard, queue, damaged, physical, size):
+        return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, damaged + 1, minimum, maximum)
+    status = ReadStatus.OFFSET_OVERFLOW_ONE if damaged == offset else ReadStatus.NO_MATCHED_MESSAGE
+    return ReadResult(status, damaged, minimum, maximum, is_waiting=True)
+
+
+def _report(guard: LogGuard, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
+    """The record of a message is damaged. True while reading should wait for a replica to give it."""
+    return guard.report(physical, size, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset)
+
+
+def _known_units(queue: ConsumeQueue, offset: int, end: int, known_end: KnownEnd) -> Iterator[tuple[int, int, int]]:
+    """``queue.units`` as far as their tags codes can be believed."""
+    begin, known, end = offset, queue.unit_sums.known, min(end, queue.readable_end)
+    while offset < end:
+        raw: bytes | memoryview = known(offset, end)
+        if not raw:
+            stop = known_end(queue, begin, offset, min(end, offset + FILTERED_UNITS))
+            raw = queue.raw(offset, stop)
+            if not raw:
+                return
+        yield from UNIT.iter_unpack(raw)
+        offset += len(raw) // CONSUME_UNIT_BYTES
+
+
+def _is_of_topic(data: bytes, start: int, queue: ConsumeQueue) -> bool:
+    """Whether the record at ``start`` names the queue's topic. Its size and its numbers are known to be right."""
+    flags = data[start + _FLAGS_POSITION]
+    length_at = start + _BODY_LENGTH_POSITION
+    if flags & _HOSTS_V6:
+        length_at += 12 * bool(flags & FLAG_BORN_HOST_V6) + 12 * bool(flags & FLAG_STORE_HOST_V6)
+    return data.startswith(queue.topic_field, length_at + 4 + INT.unpack_from(data, length_at)[0])

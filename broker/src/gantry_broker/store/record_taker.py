@@ -14,8 +14,8 @@ from typing import Final, final
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
+from gantry_broker.store.dispatcher import Index
 from gantry_broker.store.draft import Draft
-from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import RecordFacts, plain_facts, record_facts
 from gantry_wire.hashing import tags_code
@@ -32,10 +32,10 @@ TAGS_MAX: Final = 4_096
 
 @final
 class RecordTaker:
-    """Of one recovery."""
+    """Of one recovery, or of one rebuild of the index."""
 
     def __init__(
-        self, disk: Disk, commit_log: CommitLog, queues: QueueTable, index: KeyIndex | None,
+        self, disk: Disk, commit_log: CommitLog, queues: QueueTable, index: Index | None,
         delay_levels_ms: tuple[int, ...],
     ) -> None:  # fmt: skip
         self.progress: Progress = lambda done, total: None

@@ -126,7 +126,6 @@ class Recovery:
         self._cut(result, plan, is_clean=is_clean)
         self._make_durable(plan, found, result.end)
         points.reached(points.MID_RECOVERY)
-        report.say()
         return report
 
     # -- before the log is read ----------------------------------------------------------------------------------------

@@ -49,8 +49,8 @@ def no_seals(_offset: int) -> Stretch:
     return Stretch(False, LOG_END_MAX)
 
 
-class LogFile(Protocol):
-    """What the scan needs of a log file."""
+class Viewed(Protocol):
+    """A range of the log in one piece of memory."""
 
     @property
     def base_offset(self) -> int: ...
@@ -60,6 +60,10 @@ class LogFile(Protocol):
 
     @property
     def view(self) -> memoryview: ...
+
+
+class LogFile(Viewed, Protocol):
+    """What the scan needs of a log file."""
 
     def advise(self, start: int, end: int) -> None:
         """``[start, end)`` is read next, and what is before it is not. Only a hint."""
@@ -176,7 +180,7 @@ def scan_log(
 def _next_record(files: Sequence[LogFile], damaged: int, durable_mark: int, seals: Seals) -> int | None:
     """Where the first whole record after ``damaged`` begins, if that is not behind the durable mark."""
     for file in files:
-        for offset in _candidates(file, max(damaged + 1, file.base_offset)):
+        for offset in candidates(file, max(damaged + 1, file.base_offset), file.end_offset):
             if offset > durable_mark:
                 return None
             position, is_sealed = offset - file.base_offset, seals(offset).is_ours
@@ -185,17 +189,17 @@ def _next_record(files: Sequence[LogFile], damaged: int, durable_mark: int, seal
     return None
 
 
-def _candidates(file: LogFile, start: int) -> Iterator[int]:
-    """Offsets of ``file`` from ``start`` on where a magic stands and the record says that this is its place."""
+def candidates(file: Viewed, start: int, stop: int) -> Iterator[int]:
+    """Offsets of ``file`` in ``[start, stop)`` where a magic stands and the record says that this is its place."""
     chunk_bytes = 1 << 20
     overlap = PHYSICAL_OFFSET_POSITION + 8
-    for chunk_start in range(start, file.end_offset, chunk_bytes):
+    for chunk_start in range(start, stop, chunk_bytes):
         position = chunk_start - file.base_offset
         data = bytes(file.view[position : position + chunk_bytes + overlap])
         places = sorted(place for magic in _MAGICS for place in _find_all(data, magic))
         for place in places:
             begin = place - _MAGIC_POSITION
-            if not 0 <= begin < chunk_bytes or begin + overlap > len(data):
+            if not 0 <= begin < min(chunk_bytes, stop - chunk_start) or begin + overlap > len(data):
                 continue
             own = int.from_bytes(data[begin + PHYSICAL_OFFSET_POSITION : begin + overlap], "big")
             if own == chunk_start + begin:

@@ -51,12 +51,25 @@ class RecoveryPoint(msgspec.Struct, frozen=True):
     """Whether every message before ``through`` that has keys is in the index."""
 
     index: IndexPoint | None = None
+    index_files: list[tuple[str, int]] = []
+    """Every index file with the physical offset where its last message begins: none of them may be missing."""
+
+    min_physical: int = -1
+    """Where the log began; -1 from an older version."""
+
+    starts: dict[str, dict[str, int]] = {}
+    """Topic, queue id, first message of the queue, where that is not 0."""
+
     deleted: dict[str, int] = {}
     """Topics that were deleted, and the end of the log then: older records of theirs belong to no queue."""
 
     damaged: list[tuple[str, int]] = []
     """Queues that were seen to be wrong and must be built again."""
 
+    log_file_bytes: int = 0
+    """The size of the log's files, so that a truncated one is not taken for the setting; 0 from an older version."""
+
+    queue_file_bytes: int = 0
     format: int = FORMAT
 
 

@@ -6,6 +6,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
+from gantry_broker.store.loss import LostRange, describe_missing
+
 log = logging.getLogger(__name__)
 
 DAMAGE_LOGGED_MAX: Final = 100
@@ -35,7 +37,10 @@ class RecoveryReport:
     """Half-open ranges of rot, reported and stepped over."""
 
     lost_flushed_bytes: int = 0
-    """Bytes that had been flushed and are gone. Above 0 only if the disk lied or lost them."""
+    """Bytes that had been flushed and are gone. Above 0 only if the disk lied or lost them, or files were deleted."""
+
+    missing: list[LostRange] = field(default_factory=list)
+    """Ranges that sealed files vouch for and the log lacks, but for those that an operator has accepted."""
 
     queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
     is_index_rebuilt: bool = False
@@ -61,6 +66,17 @@ class RecoveryReport:
             log.error(
                 "the log is damaged here; its neighbours are served",
                 extra={"offset": damage_start, "end": damage_end, "ranges": len(self.damaged)},
+            )
+        if self.missing:
+            log.error(
+                "durable log data is missing",
+                extra={
+                    "ranges": [str(lost) for lost in self.missing],
+                    "causes": [lost.cause.value for lost in self.missing],
+                    "lost_flushed_bytes": self.lost_flushed_bytes,
+                    "reason": describe_missing(self.missing),
+                    "remedy": "bring the files back, follow a master that has them, or run `gantry ha accept-loss`",
+                },
             )
         if self.cut_bytes or self.lost_flushed_bytes:
             lost = {"end": self.end, "cut_bytes": self.cut_bytes, "lost_flushed_bytes": self.lost_flushed_bytes}

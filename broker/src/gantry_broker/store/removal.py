@@ -8,9 +8,10 @@
 
 The order is the promise. Readers are the loop's, so between two of their reads they see all of it or nothing: an
 offset that is gone is answered with the one to go on from. Names of log files go first: whatever a crash leaves undone
-behind them is derived, and the next start trims queues to where the log begins. One name is gone for good before the
-next one goes, so that a power loss leaves no gap. A name that cannot be taken away stays first in line. Before all of
-them a queue that has no message left is made durable: nothing else could say its next offset.
+behind them is derived, and the next start trims queues to where the log begins. Before the first of them goes, the
+checkpoint says durably where the log begins then, so that a deletion is never taken for a loss. One name is gone for
+good before the next one goes, so that a power loss leaves no gap. A name that cannot be taken away stays first in line.
+Before all of them a queue that has no message left is made durable: nothing else could say its next offset.
 
 Open files: a log file is closed by whoever unlinks it, because no thread touches one that ends at or before
 ``flushed``; files of queues and index may be being synced, so the thread that syncs them, ``gantry-point``, closes
@@ -24,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
+from gantry_broker.store import points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.dispatcher import Dispatcher
@@ -51,14 +53,18 @@ class HeadRemoval:
         index: KeyIndex | None,
         retired: Callable[[], None],
         failed: Callable[[str, OSError], object],
+        raise_begin: Callable[[int], None] = lambda begin: None,
     ) -> None:
-        """``retired`` is called when files wait for ``gantry-point`` to close them, ``failed`` after a failed sync."""
+        """``raise_begin`` makes durable where the log begins, before a name goes: less would be taken for a loss.
+
+        ``retired`` is called when files wait for ``gantry-point`` to close them, ``failed`` after a failed sync."""
         self._log: Final = commit_log
         self._dispatcher: Final = dispatcher
         self._queues: Final = queues
         self._index: Final = index
         self._has_retired: Final = retired
         self._has_failed: Final = failed
+        self._raise_begin: Final = raise_begin
         self._error: OSError | None = None
         self._newest_ms: dict[int, int] = {}
         self._log_files: Final[deque[MappedFile]] = deque()
@@ -140,10 +146,14 @@ class HeadRemoval:
 
     def unlink(self) -> None:
         """Take away the names of everything that was retired. Helper thread. After an ``OSError``: call it again."""
+        if self._log_files:
+            self._record_begin(self._log_files[-1].end_offset)
+            points.reached(points.BEFORE_UNLINK)
         while self._log_files:
             file = self._log_files[0]
             self._log.files.unlink(file)
             self._log_files.popleft().close()
+            points.reached(points.MID_UNLINK)
         is_flush_needed = bool(self._queue_files or self._index_files)
         while self._queue_files:
             files, file = self._queue_files[0]
@@ -155,6 +165,14 @@ class HeadRemoval:
             self._index_files.popleft()
         if is_flush_needed:
             self._has_retired()
+
+    def _record_begin(self, begin: int) -> None:
+        try:
+            self._raise_begin(begin)
+        except OSError as exc:
+            if exc.errno not in (errno.EMFILE, errno.ENFILE):  # without a descriptor nothing was tried
+                self._has_failed("recording where the log begins", exc)
+            raise
 
     def close(self) -> None:
         """Let go of log files that are still open. After the last call of anything else."""

@@ -56,7 +56,7 @@ class FileFacts(NamedTuple):
     base_offset: int
     end_offset: int
     newest_ms: int
-    """The store time of its newest message."""
+    """When its newest message was stored; for a plan by the store's own time."""
 
     is_removable: bool
     """Behind the current file, flushed, and without a write buffer."""
@@ -85,7 +85,7 @@ class RetentionFacts:
 
     room: RoomFacts
     now_ms: int
-    """What ``retention_clock`` believes."""
+    """The store's own time (``retention_clock``)."""
 
     hour: int
     """Of the local day."""

@@ -142,6 +142,19 @@ class StoreSettings:
     delay_levels_ms: tuple[int, ...] = field(default_factory=lambda: parse_delay_levels(DEFAULT_DELAY_LEVELS))
     """messageDelayLevel, parsed. Recovery computes delivery times of delayed messages with it."""
 
+    scrub_bytes_per_second: int = 4 << 20
+    """scrubBytesPerSecond: how fast all of the log is read again and again to find damage before it is needed.
+
+    100 GB take seven hours, and the event loop gives it less than 1 %. 0 switches it off.
+    """
+
+    heal_wait_ms: int = 10_000
+    """healWait: how long readers wait before a damaged message while a replica is asked for it. Then it is passed over.
+
+    A replica answers within milliseconds, or when its connection is back: long enough for one broken connection, and
+    short enough that a message that no replica has does not stop a queue for long. 0 never waits.
+    """
+
     flush: FlushSettings = field(default_factory=FlushSettings)
     """When bytes go to the disk."""
 

@@ -13,14 +13,17 @@ at the next crash. Waits for the disk, in a thread of its own; nobody appends or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+
+import msgspec
 
 from gantry_broker.errors import FlushFailed
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.last_record import last_record
 from gantry_broker.store.life import StoreLife
+from gantry_broker.store.loss import ACCEPTED_KEPT_MAX, AcceptedLoss
 
 
 @contextmanager
@@ -62,6 +65,7 @@ def cut_log(life: StoreLife, end: int, epochs: Sequence[Epoch] | None = None) ->
     with standstill(life):
         if cut_bytes:
             _forget_derived(life, end)
+            life.vouch_for(end)
             log.cut(end)
         life.adopt_epochs(kept)
     return cut_bytes
@@ -73,6 +77,7 @@ def restart_log(life: StoreLife, begin: int, epochs: Sequence[Epoch]) -> None:
     with standstill(life) as log:
         life.dispatcher.drop_held()
         life.points.forget()
+        life.vouch_for_nothing(begin)
         for topic in life.queues.topics():
             life.queues.delete_topic(topic)
         if life.index is not None:
@@ -82,6 +87,50 @@ def restart_log(life: StoreLife, begin: int, epochs: Sequence[Epoch]) -> None:
         log.files.sync_directory()
         _move_to(life, begin, begin, -1)
         life.adopt_epochs(epochs)
+
+
+def accept_loss(life: StoreLife, by: str, now_ms: int) -> int:
+    """Go on without what is missing, behind the vouched end; where the log ends then. Raises ``FlushFailed``.
+
+    Offsets of the log and of queues that were in use are never used again: blank records fill the log up to the next
+    file behind what is lost, and units without a message fill the queues. The decision is durable first. When it is cut
+    off half way, a start finds the rest still missing and asks again.
+    """
+    missing, queues = life.loss.missing, life.loss.queues
+    if not missing:
+        return life.log.wrote
+    accepted = [AcceptedLoss(lost.start, lost.end, lost.cause, now_ms, by) for lost in missing]
+    known = [
+        one for one in life.loss.accepted if (one.start, one.end) not in {(new.start, new.end) for new in accepted}
+    ]
+    kept = (known + accepted)[-ACCEPTED_KEPT_MAX:]
+    at_end = max((lost.end for lost in missing if lost.is_at_end), default=0)
+    with standstill(life) as log:
+        assert life.dispatcher.dispatched == log.wrote, "what is here is in queues before their numbers go on"
+        life.write_loss(msgspec.structs.replace(life.loss, accepted=kept))
+        log.accept_holes()
+        if at_end > log.wrote:
+            place = max(log.wrote - 1, 0)
+            _fill_queues(life, queues, place)
+            _, tail, _ = life.dispatcher.tail
+            end = log.fill_to(at_end)
+            log.wrote = log.committed = log.flushed = end
+            life.dispatcher.tail, life.dispatcher.dispatched = (end, tail, log.last_timestamp_ms), end
+        life.points.finish()
+        if life.failure.error is not None:
+            raise FlushFailed("the accepted loss could not be recorded") from life.failure.error
+        life.adopt_epochs(life.identity.epochs)
+        life.write_loss(msgspec.structs.replace(life.loss, missing=[], queues={}))
+    return log.wrote
+
+
+def _fill_queues(life: StoreLife, queues: Mapping[str, Mapping[str, int]], place: int) -> None:
+    """Let no queue go on below the end that it had."""
+    for topic, ends in queues.items():
+        for queue_id, end in ends.items():
+            queue = life.queues.get_or_create(topic, int(queue_id))
+            if queue.end < end:
+                queue.fill_to(end, place)
 
 
 def _forget_derived(life: StoreLife, end: int) -> None:
@@ -106,6 +155,7 @@ def _move_to(life: StoreLife, end: int, shown: int, tail: int) -> None:
     # Topics that were deleted behind the end may come again before it.
     life.points.deleted = {topic: min(offset, end) for topic, offset in life.points.deleted.items()}
     log.wrote = log.committed = log.flushed = end
+    log.blanks = {base: start for base, start in log.blanks.items() if start < end}
     life.points.finish()
     if life.failure.error is not None:
         raise FlushFailed("what is derived of the log could not be cut") from life.failure.error

@@ -8,24 +8,35 @@ from __future__ import annotations
 
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from gantry_broker.store.log_guard import LogGuard
 from gantry_wire.message import RECORD_BYTES_MIN, record_store_timestamp
 
 
-def store_time(commit_log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
-    """The store time of one message of a queue, or -1 where there is none."""
+def store_time(commit_log: CommitLog, guard: LogGuard, queue: ConsumeQueue, offset: int) -> int:
+    """The store time of one message of a queue, or -1 where there is none, or a damaged one."""
+    time_ms = _store_time(commit_log, guard, queue, offset)
+    return -1 if time_ms is None else time_ms
+
+
+def _store_time(commit_log: CommitLog, guard: LogGuard, queue: ConsumeQueue, offset: int) -> int | None:
+    """None where the message is damaged."""
     unit = queue.unit(offset)
     if unit is None or unit[1] == FILLER_SIZE or unit[1] < RECORD_BYTES_MIN or unit[0] < commit_log.min_physical:
         return -1
     record = commit_log.slice(unit[0], unit[1])
-    return record_store_timestamp(record) if record is not None else -1
+    if record is None:
+        return -1
+    return record_store_timestamp(record) if guard.is_good(record, 0, unit[0]) else None
 
 
-def earliest_time(commit_log: CommitLog, queue: ConsumeQueue) -> int:
+def earliest_time(commit_log: CommitLog, guard: LogGuard, queue: ConsumeQueue) -> int:
     """The store time of the first message that is still there, or -1."""
-    return store_time(commit_log, queue, queue.min_offset)
+    return store_time(commit_log, guard, queue, queue.min_offset)
 
 
-def offset_by_time(commit_log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, is_upper: bool) -> int:
+def offset_by_time(
+    commit_log: CommitLog, guard: LogGuard, queue: ConsumeQueue, timestamp_ms: int, *, is_upper: bool
+) -> int:
     """LOWER: the first offset stored at or after the time, the queue's end if there is none.
 
     UPPER: the last offset stored at or before it; where every message is later, 0 as RocketMQ answers.
@@ -33,9 +44,13 @@ def offset_by_time(commit_log: CommitLog, queue: ConsumeQueue, timestamp_ms: int
     first, last = queue.min_offset, queue.readable_end
     while first < last:
         middle = (first + last) // 2
-        time_ms = store_time(commit_log, queue, middle)
-        if time_ms < timestamp_ms or (is_upper and time_ms == timestamp_ms):
-            first = middle + 1
+        looked_at, time_ms = middle, _store_time(commit_log, guard, queue, middle)
+        while time_ms is None and looked_at + 1 < last:
+            # A damaged message says nothing: the next good one is later than it, or as late.
+            looked_at += 1
+            time_ms = _store_time(commit_log, guard, queue, looked_at)
+        if time_ms is not None and (time_ms < timestamp_ms or (is_upper and time_ms == timestamp_ms)):
+            first = looked_at + 1
         else:
             last = middle
     if not is_upper:

@@ -131,6 +131,10 @@ class FakeMember:
         self.ordered.append("flush")
         return await self.status()
 
+    async def accept_loss(self, by: str) -> HaStatus:
+        self.ordered.append(f"accept-loss {by}")
+        return await self.status()
+
     # -- the log -------------------------------------------------------------------------------------------------------
 
     @property

@@ -347,6 +347,9 @@ class FaultyDisk:
         for name in children(self._names, path):
             self._durable_names[name] = self._names[name]
 
+    def read_uncached(self, path: str, position: int, length: int) -> bytes:
+        return self.read_file(path)[position : position + length]
+
     def read_file(self, path: str) -> bytes:
         self.meet_fault("read", path)
         return bytes(self._file(path).cache)

@@ -72,6 +72,9 @@ class KillableDisk:
     def sync_directory(self, path: str) -> None:
         self._real.sync_directory(path)
 
+    def read_uncached(self, path: str, position: int, length: int) -> bytes:
+        return self._real.read_uncached(path, position, length)
+
     def read_file(self, path: str) -> bytes:
         return self._real.read_file(path)
 

@@ -9,6 +9,9 @@ from gantry_broker.app import Broker
 from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, running_broker, tree
 from gantry_wire import Command, RequestCode
 
+KEPT_IN_BACKGROUND = frozenset({"retention-clock.json", "scrub.json"})
+"""Files that a broker writes at times of its own, whatever it is asked."""
+
 
 @dataclass
 class Place:
@@ -27,7 +30,7 @@ class Place:
             sorted(core.groups.all),
             core.offsets.document().offset_table,
             sorted(core.clients.consumers),
-            [name for name in tree(self.path) if not name.endswith(".tmp")],
+            [name for name in tree(self.path) if not name.endswith(".tmp") and name not in KEPT_IN_BACKGROUND],
             [name for name in tree(self.path.parent) if not name.startswith(self.path.name)],
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, final
 
+from gantry_broker.errors import QueueRebuilding
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.recovery_report import RecoveryReport
@@ -176,11 +177,20 @@ class StoreWorld:
         queue = self.store.find_queue(topic, queue_id)
         offset = queue.min_offset if queue is not None else 0
         while True:
-            result = self.store.read(topic, queue_id, offset, count_max=32, bytes_max=64 * 1024)
+            try:
+                result = self.store.read(topic, queue_id, offset, count_max=32, bytes_max=64 * 1024)
+            except QueueRebuilding:
+                self.repair()
+                continue
             if result.next_offset == offset:
                 return found
             found += decode_records(result.body)
             offset = result.next_offset
+
+    def repair(self) -> None:
+        """Let what was found wrong be rebuilt to its end."""
+        while self.store.repair.step():
+            pass
 
     def bodies(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
         return [message.body for message in self.messages(topic, queue_id)]

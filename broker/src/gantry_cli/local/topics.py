@@ -1,7 +1,8 @@
 """Topics and groups of consumers that the spec names: created and updated on every master, never deleted.
 
-It is done again when the spec or the set of shards with a master changes, and after a failure. What is there already
-as it should be is left as it is, since every change of a topic is told to all clients.
+It is done again when the spec or the set of shards with a master changes, and after a failure. Each master is compared
+with its own tables, by the rule of the sidecar in a cluster (`gantry_client.wanted`): what the spec does not name stays
+as an administrator has set it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from typing import Final, final
 
 from gantry_cli.errors import CliError
 from gantry_cli.local.access import Access
-from gantry_client import Admin, ClientError, NoRoute
+from gantry_client import Admin, ClientError
+from gantry_client.wanted import group_change, topic_change
 from gantry_spec.broker_conf import broker_name, cluster_name
 from gantry_spec.manifest import Spec
-from gantry_spec.manifest.parts import ConsumerGroup, Topic
-from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
 
 
 @final
@@ -38,13 +38,12 @@ class Upkeep:
         told: list[str] = []
         try:
             async with Admin(self._name_servers, client_settings=self._access.client_settings()) as admin:
-                masters = {broker_name(self._group, shard) for shard in shards}
-                if not masters <= {one.name for one in await admin.brokers.masters(self._cluster)}:
+                names = {broker_name(self._group, shard) for shard in shards}
+                masters = [one.address for one in await admin.brokers.masters(self._cluster) if one.name in names]
+                if len(masters) < len(names):
                     return []
-                for topic in spec.topics:
-                    told += await self._topic(admin, topic, masters)
-                for group in spec.groups:
-                    told += await self._consumers(admin, group)
+                told += await self._keep_topics(admin, spec, masters)
+                told += await self._keep_groups(admin, spec, masters)
         except (ClientError, CliError) as error:
             told = [f"topics and groups of the spec: {error}"]
             told, self._failure = [] if told == self._failure else told, told
@@ -52,28 +51,31 @@ class Upkeep:
         self._done, self._failure = key, []
         return told
 
-    async def _topic(self, admin: Admin, topic: Topic, masters: set[str]) -> list[str]:
+    @staticmethod
+    async def _keep_topics(admin: Admin, spec: Spec, masters: list[str]) -> list[str]:
         """Its number of queues is the spec's. Who may use it, its order, and queues to be drained are not."""
-        try:
-            there = await admin.topics.settings(topic.name)
-        except NoRoute:
-            there = {}
-        wanted = topic.queues
-        configs = [there.get(name) for name in masters]
-        if all(one is not None and one.write_queue_nums == wanted <= one.read_queue_nums for one in configs):
-            return []
-        known = next(iter(there.values()), TopicConfig(topic_name=topic.name))
-        await admin.topics.create(
-            topic.name,
-            queues=wanted,
-            read_queues=max([wanted, *(config.read_queue_nums for config in there.values())]),
-            permission=known.perm,
-            is_ordered=known.order,
-            cluster=self._cluster,
-        )
-        return [f"topic {topic.name} has {wanted} queues on each shard"]
+        tables = [await admin.brokers.topic_table(address) for address in masters] if spec.topics else []
+        told: list[str] = []
+        for topic in spec.topics:
+            like = next((table[topic.name] for table in tables if topic.name in table), None)
+            changes = [topic_change(topic.name, topic.queues, table.get(topic.name), like=like) for table in tables]
+            for address, change in zip(masters, changes, strict=True):
+                if change is not None:
+                    await admin.brokers.put_topic(address, change)
+            if any(changes):
+                told.append(f"topic {topic.name} has {topic.queues} queues on each shard")
+        return told
 
-    async def _consumers(self, admin: Admin, group: ConsumerGroup) -> list[str]:
-        config = SubscriptionGroupConfig(group_name=group.name, retry_max_times=group.retry_max)
-        await admin.groups.create(config, cluster=self._cluster)
-        return [f"consumer group {group.name} is delivered to {group.retry_max} times again"]
+    @staticmethod
+    async def _keep_groups(admin: Admin, spec: Spec, masters: list[str]) -> list[str]:
+        """How often a message is delivered again is the spec's. Every other setting is an administrator's."""
+        tables = [await admin.brokers.group_table(address) for address in masters] if spec.groups else []
+        told: list[str] = []
+        for group in spec.groups:
+            changes = [group_change(group.name, group.retry_max, table.get(group.name)) for table in tables]
+            for address, change in zip(masters, changes, strict=True):
+                if change is not None:
+                    await admin.brokers.put_group(address, change)
+            if any(changes):
+                told.append(f"consumer group {group.name} is delivered to {group.retry_max} times again")
+        return told

@@ -16,6 +16,7 @@ from gantry_cli.faces import Face
 from gantry_cli.local.access import access_of, make_replication_secret
 from gantry_cli.local.child import Child
 from gantry_cli.local.clock import now_ms
+from gantry_cli.local.console import console_address
 from gantry_cli.local.editing import Edits, read_manifest
 from gantry_cli.local.orphans import wait_for_end
 from gantry_cli.local.plan import (
@@ -190,7 +191,7 @@ class GroupRun:
         await self._wait_for_sidecars(deadline)
         self._is_quiet = False
         self._directory.write(self._stack_record())
-        self._face.ready(self._summary(trip))
+        self._face.ready(await asyncio.to_thread(self._summary, trip))
 
     async def _wait_for_sidecars(self, deadline: float) -> None:
         """So that every address that is printed answers. One that cannot start is told of, and costs no group."""
@@ -252,6 +253,13 @@ class GroupRun:
 
     # -- what is printed -----------------------------------------------------------------------------------------------
 
+    def _console_address(self) -> str:
+        """With a code that works once. The token is never printed: what is printed may end in a log."""
+        try:
+            return f"{console_address(self.record.console_url, self._token)}   (once; again: {own_name()} console)"
+        except OSError:
+            return f"{self.record.console_url}   (address to open it: {own_name()} console)"
+
     def _summary(self, trip: RoundTrip) -> str:
         record, gantry = self.record, own_name()
         name_server = ";".join(record.addresses)
@@ -264,7 +272,7 @@ class GroupRun:
             sidecar = f"   sidecar {member.sidecar_url}" if self._has_sidecars else ""
             lines.append(f"  {member.name:<13} {join_address(record.host, member.port)}{sidecar}")
         if self._has_sidecars:
-            lines.append(f"  console       {record.console_url}#token={self._token}")
+            lines.append(f"  console       {self._console_address()}")
         lines += [
             f"  data, logs    {self._directory.path}",
             f"  checked       1 message sent and read back in {trip.elapsed_ms:.1f} ms "

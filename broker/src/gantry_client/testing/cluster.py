@@ -25,9 +25,14 @@ class FakeCluster:
         self.name_server_requests: list[Command] = []
         self.stale_names: set[str] = set()
         """Brokers that stay in the routes although they do not run, as they do for a while after a crash."""
+        self.masterless_names: set[str] = set()
+        """Brokers of which only a slave is registered, without topics, as after a shard was withdrawn from routes."""
         self._service = CommandService(self._answer)
         self._listener: Listener | None = None
         self._port = 0
+
+        self.slaves: dict[str, dict[int, str]] = {}
+        """Addresses of slaves by the name of their broker and by id, for routes: those of other fake brokers."""
 
     def __repr__(self) -> str:
         return f"<FakeCluster {self.name_server} brokers={sorted(self.brokers)}>"
@@ -92,8 +97,8 @@ class FakeCluster:
         route = TopicRoute()
         for broker in self._known():
             config = broker.state.registered_topics().get(topic)
-            if config is not None:
-                route.broker_datas.append(_broker_data(broker))
+            if config is not None and broker.name not in self.masterless_names:
+                route.broker_datas.append(self._broker_data(broker))
                 route.queue_datas.append(
                     QueueData(
                         broker_name=broker.name,
@@ -109,10 +114,12 @@ class FakeCluster:
     def _cluster_info(self) -> ClusterInfo:
         info = ClusterInfo()
         for broker in self._known():
-            info.broker_addr_table[broker.name] = _broker_data(broker)
+            info.broker_addr_table[broker.name] = self._broker_data(broker)
+            if broker.name in self.masterless_names:
+                info.broker_addr_table[broker.name].broker_addrs = {1: broker.address}
             info.cluster_addr_table.setdefault(broker.state.cluster, []).append(broker.name)
         return info
 
-
-def _broker_data(broker: FakeBroker) -> BrokerData:
-    return BrokerData(cluster=broker.state.cluster, broker_name=broker.name, broker_addrs={0: broker.address})
+    def _broker_data(self, broker: FakeBroker) -> BrokerData:
+        addresses = {0: broker.address, **self.slaves.get(broker.name, {})}
+        return BrokerData(cluster=broker.state.cluster, broker_name=broker.name, broker_addrs=addresses)

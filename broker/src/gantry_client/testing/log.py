@@ -12,6 +12,9 @@ from gantry_wire.properties import TAGS
 FIRST_PHYSICAL_OFFSET = 4096
 """Not 0, so that a test notices when an offset was lost on the way."""
 
+BODY_START = 88
+"""In a record whose hosts have IPv4 addresses, as those of a fake broker have."""
+
 
 @final
 @dataclass(slots=True)
@@ -36,6 +39,8 @@ class FakeLog:
         self._queues: dict[tuple[str, int], FakeQueue] = {}
         self._by_physical_offset: dict[int, StoredMessage] = {}
         self._end = FIRST_PHYSICAL_OFFSET
+        self.damaged: set[tuple[str, int, int]] = set()
+        """Topic, queue and offset of messages that are read with a wrong bit in their bodies."""
         self._arrived = asyncio.Event()
 
     def queue(self, topic: str, queue_id: int) -> FakeQueue:
@@ -86,5 +91,8 @@ class FakeLog:
             message = queue.messages[offset]
             offset += 1
             if tags.accepts_code(tags_code(message.properties.get(TAGS))):
-                found.append(encode_record(message))
+                record = bytearray(encode_record(message))
+                if (message.topic, message.queue_id, message.queue_offset) in self.damaged:
+                    record[BODY_START] ^= 1
+                found.append(bytes(record))
         return found, offset

@@ -7,7 +7,14 @@ from gantry_client.testing.state import BrokerState, Handler, missing_topic
 from gantry_remoting.server import Connection
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
-from gantry_wire.commands.admin import CreateTopic, GroupName, SubscriptionGroupConfig, TopicConfig, TopicName
+from gantry_wire.commands.admin import (
+    CreateTopic,
+    GroupName,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigTable,
+    TopicName,
+)
 from gantry_wire.commands.clients import ConsumerGroup
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.nameserver import KeyValueTable
@@ -36,6 +43,11 @@ def topic_config(state: BrokerState, command: Command, connection: Connection) -
     topic = TopicName.read(command.ext).topic
     config = state.topics.get(topic)
     return missing_topic(command, topic) if config is None else command.reply(body=write_document(config))
+
+
+def topic_table(state: BrokerState, command: Command, connection: Connection) -> Command:
+    """Code 21."""
+    return command.reply(body=write_document(TopicConfigTable(topic_config_table=state.topics)))
 
 
 def delete_topic(state: BrokerState, command: Command, connection: Connection) -> Command:
@@ -166,6 +178,7 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: create_topic,
     RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
     RequestCode.GET_TOPIC_CONFIG: topic_config,
+    RequestCode.GET_ALL_TOPIC_CONFIG: topic_table,
     RequestCode.GET_TOPIC_STATS_INFO: topic_stats,
     RequestCode.GET_CONSUME_STATS: consume_stats,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topic_groups,

@@ -65,7 +65,10 @@ class SendResult(Fields):
     queue_id: Int32
     queue_offset: Int64
     transaction_id: str | None = None
+    """The unique id that the request named, or that the broker made for a single message without one."""
+
     batch_uniq_id: str | None = None
+    """Only from topics of batch consume queues, which this broker does not have."""
 
 
 class SendBack(Fields):

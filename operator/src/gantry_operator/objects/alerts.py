@@ -110,6 +110,24 @@ ALERTS: Final = (
         "Its disk is nearly full, or it is drained or fenced. Reads go on.",
     ),
     Alert(
+        "GantryLogDataMissing",
+        'gantry_log_lost_bytes{{{s},state="missing"}} > 0',
+        "1m",
+        "critical",
+        "{{ $labels.pod }} has lost {{ $value | humanize1024 }}B of its log",
+        "They were on its disk. It takes no sends as a master. Bring the volume back, let it follow a master that has"
+        " them, or accept the loss with gantry ha accept-loss.",
+    ),
+    Alert(
+        "GantryMessagesDamaged",
+        "gantry_damaged_messages{{{s}}} > 0",
+        "1m",
+        "critical",
+        "{{ $labels.pod }} has {{ $value }} damaged messages",
+        "They do not match their checksums, and are not served. A member of the group that has them heals them while it"
+        " is connected. Damage that comes back means a disk that fails.",
+    ),
+    Alert(
         "GantryDiskFillsUp",
         'gantry_disk_bytes{{{s},state="used"}} / ignoring (state) gantry_disk_bytes{{{s},state="total"}} > 0.8',
         "10m",

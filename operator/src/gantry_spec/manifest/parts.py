@@ -236,7 +236,8 @@ class Topic(Part, frozen=True):
 
 @final
 class ConsumerGroup(Part, frozen=True):
-    """A group of consumers that shall exist. It is created and updated, and never deleted."""
+    """A group of consumers that shall exist. It is created and updated, and never deleted; its other settings are left
+    as an administrator has set them."""
 
     name: ResourceName
     """Its name."""

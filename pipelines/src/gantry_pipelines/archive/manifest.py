@@ -41,7 +41,7 @@ class ArchivedFile:
     rows: int
     size_bytes: int
     checksum: str
-    """BLAKE2b of the file's bytes, 16 bytes of it, in hexadecimal digits."""
+    """SHA-256 of the file's bytes, in hexadecimal digits: what ``sha256sum`` prints."""
     first_time_us: int = 0
     last_time_us: int = 0
     """Smallest and largest store time in it."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 from zlib import crc32
@@ -53,16 +54,24 @@ class Segment(NamedTuple):
 
 
 def segments_in(directory: Path) -> list[Segment]:
-    """The files of a log or of a queue, by offset; none where there is no directory."""
-    found: list[Segment] = []
+    """The files of a log or of a queue, by offset; none where there is no directory.
+
+    A file that retention takes away between the listing and the question for its size is not there; the others are.
+    """
     try:
         with os.scandir(directory) as entries:
-            for entry in entries:
-                if len(entry.name) == NAME_DIGITS and entry.name.isascii() and entry.name.isdigit():
-                    found.append(Segment(int(entry.name), entry.stat().st_size, entry.path))
+            listed = [entry for entry in entries if _is_segment(entry.name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
+    found: list[Segment] = []
+    for entry in listed:
+        with suppress(FileNotFoundError):
+            found.append(Segment(int(entry.name), entry.stat().st_size, entry.path))
     return sorted(found)
+
+
+def _is_segment(name: str) -> bool:
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
 
 
 def sealed_line(path: Path) -> dict[str, Any] | None:

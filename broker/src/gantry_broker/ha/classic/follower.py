@@ -224,18 +224,19 @@ class ClassicSlaveStream(asyncio.Protocol):
             self._copied()
 
     def data_received(self, data: bytes) -> None:
+        try:
+            self._take(data)
+        except Exception as exc:  # noqa: BLE001 - any exception ends the stream, and is reported to its owner
+            self.end(exc)
+
+    def _take(self, data: bytes) -> None:
         if self._ended.done():
             return
         if self._session is None:
             self.end(StreamBroken("it sends before it was asked"))
             return
         self.heard_at = self._loop.time()
-        try:
-            answer = self._session.receive(data)
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the stream is over, and whoever runs it hears why
-            self.end(exc)
-            return
-        self._write(answer)
+        self._write(self._session.receive(data))
         if self._session.is_streaming:
             self.was_streaming = True
             self._copied()

@@ -1,7 +1,8 @@
 """What the broker says about itself."""
 
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from gantry_broker.server.core import BrokerCore, HandlerTable
@@ -9,7 +10,8 @@ from gantry_broker.server.delay import DelayService
 from gantry_broker.server.live_settings import NotChangeable
 from gantry_broker.server.pull_hold import PullHold
 from gantry_broker.settings import BrokerSettings, SettingsError, parse_properties_file
-from gantry_remoting import Connection
+from gantry_remoting import Connection, Listener
+from gantry_remoting.closings import CloseReason
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.codes import PROTOCOL_VERSION
 from gantry_wire.commands.documents import write_document
@@ -40,12 +42,14 @@ class BrokerHandlers:
         hold: PullHold,
         connections: Callable[[], int],
         *,
+        ports: Sequence[Listener] = (),
         certificate_ends_at: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._core = core
         self._delay = delay
         self._hold = hold
         self._connections = connections
+        self._ports = ports
         self._certificate_ends_at = certificate_ends_at
         self._booted_at_ms = core.clock.wall_ms()
 
@@ -143,8 +147,14 @@ class BrokerHandlers:
             "commitLogDiskRatio": self._disk_ratio(),
             f"commitLogDiskRatio_{store.root}/commitlog": self._disk_ratio(),
             "consumeQueueDiskRatio": self._disk_ratio(),
+            "consumeQueuesRebuilding": store.repair.queues.queues_waiting,
+            "consumeQueueUnitsRebuilt": store.repair.queues.units_rebuilt,
+            "keyIndexRebuilds": store.repair.index_rebuilds,
             "connections": self._connections(),
             "heldPulls": self._hold.count,
+            "unfinishedFrameBytes": sum(port.frame_budget.held_bytes for port in self._ports),
+            "unreadReplyBytes": sum(port.reply_budget.held_bytes for port in self._ports),
+            "connectionsClosed": closed_text(self._ports),
             "producerGroups": len(core.clients.producers),
             "consumerGroups": len(core.clients.consumers),
             "settingsChangedAtRunTime": ";".join(f"{key}={value}" for key, value in core.live.changed.items()),
@@ -191,6 +201,14 @@ def _resolved(settings: BrokerSettings) -> dict[str, str]:
         "useTLS": str(settings.is_tls_enabled).lower(),
         "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
     }
+
+
+def closed_text(ports: Sequence[Listener]) -> str:
+    """How many connections this end has closed since the start, as `reason=count` by every reason there is."""
+    counts = Counter[CloseReason]()
+    for port in ports:
+        counts.update(port.closings.counts)
+    return " ".join(f"{reason}={counts[reason]}" for reason in CloseReason)
 
 
 def bytes_text(count: int) -> str:

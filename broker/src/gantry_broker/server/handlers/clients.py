@@ -107,10 +107,12 @@ class ClientHandlers:
 
     def check(self, command: Command, connection: Connection) -> Command:
         """A client asks whether its subscription can work here."""
-        data = read_document(command.body, CheckClientConfig).subscription_data
+        request = read_document(command.body, CheckClientConfig)
+        data = request.subscription_data
         if data is None:
             return command.reply()
         if not is_tag_type(data.expression_type) and not self._core.settings.is_property_filter_enabled:
+            self._core.stats.refusals.property_filter(request.group or "", data.topic or "", data.expression_type or "")
             raise Refused(ResponseCode.SYSTEM_ERROR, no_property_filter(data.expression_type))
         try:
             parse_filter(data.expression_type, data.sub_string)

@@ -3,6 +3,7 @@
 from collections import deque
 from typing import Final, final
 
+from gantry_broker.errors import IndexRebuilding
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.handlers.send import Refused, SendHandlers
 from gantry_broker.server.stored_topics import is_in_its_queue
@@ -80,4 +81,8 @@ class HalfMessageHandlers:
         if not unique:
             return False
         matches = self._core.store.key_matches(names.HALF_TOPIC, unique, NEWER_LOOKED_AT, 0, 1 << 62)
-        return any(offset > message.physical_offset for offset in matches.physical_offsets)
+        if any(offset > message.physical_offset for offset in matches.physical_offsets):
+            return True
+        if not matches.is_complete:
+            raise IndexRebuilding("the key index is being rebuilt from the commit log; try again later")
+        return False

@@ -4,15 +4,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, final
 
-from gantry_broker.errors import BrokerError
+from gantry_broker.errors import BrokerError, QueueRebuilding
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.filter_budget import FilterBudget
 from gantry_broker.server.handlers.send import Refused
 from gantry_broker.server.pull_hold import HeldPull, PullHold
+from gantry_broker.server.refusals import Refusal
 from gantry_broker.server.send_path import store_refusal
 from gantry_broker.server.topics import PERM_READ
 from gantry_broker.store.reader import ReadResult, ReadStatus
 from gantry_remoting import Connection
+from gantry_status import RefusalReason
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
@@ -38,6 +40,13 @@ _BEYOND: Final = (
     ReadStatus.NO_MESSAGE_IN_QUEUE,
 )
 _EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
+
+
+HELD_PULLS_FULL: Final = Refusal(
+    ResponseCode.SYSTEM_BUSY,
+    "[OVERLOAD]system busy, start flow control for a while: too many held pulls",
+    RefusalReason.HELD_PULLS_FULL,
+)
 
 
 @final
@@ -87,10 +96,7 @@ class PullHandlers:
         can_wait = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0 and not self.hold.is_stopped
         if can_wait and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND:
             if not self.hold.has_room(connection):
-                return command.reply(
-                    ResponseCode.SYSTEM_BUSY,
-                    "[OVERLOAD]system busy, start flow control for a while: too many held pulls",
-                )
+                return self._core.stats.refusals.reply(command, HELD_PULLS_FULL)
             suspend_ms = min(pull.suspend_timeout_millis, SUSPEND_MS_MAX)
             deadline = self._loop.time() + suspend_ms / 1000
             self.hold.hold(HeldPull(command, connection, pull, pull.queue_offset, deadline))
@@ -109,7 +115,7 @@ class PullHandlers:
         except Refused as refused:
             return held.command.reply(refused.code, refused.remark)
         except BrokerError as error:
-            return held.command.reply(*store_refusal(error))
+            return self._core.stats.refusals.reply(held.command, store_refusal(error))
         code = _code(result, held.next_offset)
         if code is ResponseCode.PULL_RETRY_IMMEDIATELY:
             held.next_offset = result.next_offset
@@ -125,7 +131,12 @@ class PullHandlers:
 
     def _read(self, pull: PullMessage, offset: int, wanted: MessageFilter) -> ReadResult:
         began = self._loop.time()
-        result = self._read_now(pull, offset, wanted)
+        try:
+            result = self._read_now(pull, offset, wanted)
+        except QueueRebuilding:
+            # Nothing yet at this place: the pull is held, or asks again, and is woken when the queue is right.
+            queue = self._core.store.queue(pull.topic, pull.queue_id)
+            result = ReadResult(ReadStatus.OFFSET_FOUND_NULL, offset, queue.min_offset, queue.readable_end)
         self._read_ms = int((self._loop.time() - began) * 1000)
         return result
 
@@ -242,7 +253,7 @@ class PullHandlers:
     def _filter(self, pull: PullMessage) -> MessageFilter:
         """What the pull wants: its own expression, or what its group's heartbeat said."""
         if pull.sys_flag & PULL_SUBSCRIPTION:
-            self._check_type(pull.expression_type)
+            self._check_type(pull, pull.expression_type)
             try:
                 return parse_filter(pull.expression_type, pull.subscription)
             except ValueError as error:
@@ -262,11 +273,12 @@ class PullHandlers:
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 f"The broker's consumer filter data is not exist!Your expression may be wrong! {subscription.fault}",
             )
-        self._check_type(subscription.data.expression_type)
+        self._check_type(pull, subscription.data.expression_type)
         return subscription.filter
 
-    def _check_type(self, expression_type: str | None) -> None:
+    def _check_type(self, pull: PullMessage, expression_type: str | None) -> None:
         if not is_tag_type(expression_type) and not self._core.settings.is_property_filter_enabled:
+            self._core.stats.refusals.property_filter(pull.consumer_group, pull.topic, expression_type or "")
             raise Refused(ResponseCode.SYSTEM_ERROR, no_property_filter(expression_type))
 
 

@@ -16,6 +16,7 @@ the millisecond; RocketMQ's are those of the index, in whole seconds. Answers co
 from collections.abc import Iterator
 from typing import Final, final
 
+from gantry_broker.errors import IndexRebuilding
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.handlers.send import Refused, index_keys
 from gantry_broker.store.message_store import MessageStore
@@ -65,6 +66,8 @@ class QueryHandlers:
         if not self._core.settings.store.is_index_enabled:
             return self._nothing(command, come_so_far, "this broker keeps no index of keys: messageIndexEnable=false")
         records = fitting(self._found(query, matches.physical_offsets), count_max)
+        if not records and not matches.is_complete:
+            raise IndexRebuilding("the key index is being rebuilt from the commit log; try again later")
         if not records:
             return self._nothing(command, come_so_far, "can not find message, maybe time range not correct")
         return command.reply(ext=come_so_far, body=b"".join(reversed(records)))

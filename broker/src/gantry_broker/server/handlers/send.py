@@ -14,6 +14,7 @@ import msgspec
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core import BrokerCore
 from gantry_broker.server.send_path import NO_ANSWER, SendPath, store_refusal
+from gantry_broker.server.send_routes import json_text
 from gantry_broker.server.topics import PERM_NORMAL
 from gantry_broker.server.transactions.preparing import half_properties, is_half
 from gantry_broker.store.draft import Draft
@@ -30,7 +31,6 @@ from gantry_wire.hashing import tags_code
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_MULTI_TAGS, TRANSACTION_MASK, offset_message_id
 from gantry_wire.properties import format_properties, parse_properties
-from gantry_wire.unique_id import UniqueIds
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +67,12 @@ class SendHandlers:
     def __init__(self, core: BrokerCore, path: SendPath) -> None:
         self._core = core
         self._path = path
-        self._unique_ids = UniqueIds(core.store_host[:-4], salt=random.getrandbits(32))
         self._random = random.Random()
 
     def take(self, command: Command, connection: Connection) -> bytes | None:
         """Put the request's messages into the pass, or answer it at once."""
         try:
-            if self._path.refusal is not None:
-                raise Refused(*self._path.refusal)
+            self._refuse_if_busy(command)
             send = read_send(command)
             config = self._check(send, command, connection)
             if send.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
@@ -95,9 +93,15 @@ class SendHandlers:
 
     def admit(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
         """The topic of a send that may be stored now, for sends that go another way. Raises Refused."""
-        if self._path.refusal is not None:
-            raise Refused(*self._path.refusal)
+        self._refuse_if_busy(command)
         return self._check(send, command, connection)
+
+    def _refuse_if_busy(self, command: Command) -> None:
+        """Raise Refused while sends of this read are refused. A one-way send is stored late rather than dropped."""
+        refusal = self._path.refusal
+        if refusal is not None and not (command.is_oneway and refusal.spares_oneway):
+            self._core.stats.refusals.count(refusal)
+            raise Refused(refusal.code, refusal.remark)
 
     def _check(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
         """The topic of a send that may be stored, as it is or as it would be made."""
@@ -143,7 +147,7 @@ class SendHandlers:
 
     def _take_single(self, send: SendMessageV2, command: Command, connection: Connection, config: TopicConfig) -> None:
         properties = clean(parse_properties(send.properties or ""))
-        unique = properties.setdefault(keys.UNIQUE_KEY, self._unique_ids.next(self._core.clock.wall_ms()))
+        unique = properties.setdefault(keys.UNIQUE_KEY, self._core.routes.next_unique_id())
         refuse_unsupported(properties)
         message = Outgoing(
             send.topic, self._queue_id(send, config), command.body, properties, send.reconsume_times or 0
@@ -256,14 +260,13 @@ class SendHandlers:
         queue_id = self._queue_id(send, config)
         shared = parse_properties(send.properties or "")
         batch_id = shared.pop(keys.UNIQUE_KEY, None)
-        uniques: list[str] = []
         drafts: list[Draft] = []
         for entry in entries:
             properties = clean({**shared, **parse_properties(entry.properties.decode("utf-8", "replace"))})
             if keys.DELAY_LEVEL in properties or keys.TRANSACTION_PREPARED in properties:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no delayed or transactional messages")
             refuse_unsupported(properties)
-            uniques.append(properties.setdefault(keys.UNIQUE_KEY, self._unique_ids.next(self._core.clock.wall_ms())))
+            properties.setdefault(keys.UNIQUE_KEY, self._core.routes.next_unique_id())
             message = Outgoing(send.topic, queue_id, entry.body, properties)
             one = msgspec.structs.replace(send, flag=entry.flag)
             drafts.append(self.draft(message, one, self._path.host_of(connection)))
@@ -272,7 +275,9 @@ class SendHandlers:
         try:
             physical_offsets, queue_offsets = self._core.store.append_contiguous(drafts)
         except BrokerError as error:
-            raise Refused(*store_refusal(error)) from error
+            refusal = store_refusal(error)
+            self._core.stats.refusals.count(refusal)
+            raise Refused(refusal.code, refusal.remark) from error
         self._core.stats.put(len(drafts), self._core.store)
         self._core.statistics.batched(send.topic, len(drafts))
         if command.is_oneway:
@@ -282,12 +287,13 @@ class SendHandlers:
             "msgId": ids,
             "queueId": str(queue_id),
             "queueOffset": str(queue_offsets[0]),
-            "transactionId": ",".join(uniques),
             "MSG_REGION": self._core.routes.added[keys.MESSAGE_REGION],
             "TRACE_ON": "true",
         }
+        # Never `batchUniqId`: Apache sends it for topics of batch consume queues only, where the batch is one message.
+        # Java 5 would return it as the message id, and no stored message has it.
         if batch_id is not None:
-            ext["batchUniqId"] = batch_id
+            ext["transactionId"] = batch_id
         return self.park(command.reply(ext=ext).encode(), connection, is_waiting=is_waiting(shared))
 
     def park(self, reply: bytes, connection: Connection, *, is_waiting: bool = True) -> bytes | None:
@@ -378,8 +384,3 @@ def fitting(properties: dict[str, str]) -> bytes:
             f"at most {PROPERTIES_BYTES_MAX} are allowed",
         )
     return data
-
-
-def json_text(text: str) -> bytes:
-    """`text` as the inside of a JSON string."""
-    return msgspec.json.encode(text.encode("utf-8", "replace").decode())[1:-1]

@@ -67,7 +67,7 @@ class SendBackHandler:
         except Refused as refused:
             return command.reply(refused.code, refused.remark)
         except BrokerError as error:
-            return command.reply(*store_refusal(error))
+            return self._core.stats.refusals.reply(command, store_refusal(error))
         self._core.stats.put(1, self._core.store)
         if command.is_oneway or self._sends.park(command.reply().encode(), connection) is None:
             return None

@@ -35,7 +35,9 @@ class TransactionHandlers:
         if not await self._transactions.learn(asked.tran_state_table_offset):
             return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_KNOWN)
         refusal = self._core.gate.refusal(command.code)
-        return command.reply(*refusal) if refusal is not None else self._end(asked, command, connection)
+        if refusal is not None:
+            return self._core.stats.refusals.reply(command, refusal)
+        return self._end(asked, command, connection)
 
     def _end(self, asked: EndTransaction, command: Command, connection: Connection) -> Command | None:
         """The answer waits until the end is as safe as messages are, also that of an end which was said before."""

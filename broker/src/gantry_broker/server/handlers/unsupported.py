@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gantry_broker.server.core import Handler, HandlerTable
+from gantry_broker.server.refusals import Refusals
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
 
@@ -78,13 +79,15 @@ UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
 }
 
 
-def unsupported_table() -> HandlerTable:
+def unsupported_table(refusals: Refusals) -> HandlerTable:
     """A handler for each, that refuses. Handlers of what is built come after these in the broker's table."""
-    return {code: _refuser(*said) for code, said in UNSUPPORTED.items()}
+    return {code: _refuser(refusals, *said) for code, said in UNSUPPORTED.items()}
 
 
-def _refuser(code: ResponseCode, text: str) -> Handler:
+def _refuser(refusals: Refusals, code: ResponseCode, text: str) -> Handler:
     def refuse(command: Command, connection: Connection) -> Command:
+        if code is _NOT_HERE:
+            return refusals.not_supported(command, connection, text)
         return command.reply(code, text)
 
     return refuse

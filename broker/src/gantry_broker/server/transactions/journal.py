@@ -127,6 +127,8 @@ class TransactionJournal:
         result = self._core.store.read(
             topic, 0, offset, count_max=SLICE_MESSAGES_MAX, bytes_max=SLICE_BYTES_MAX, accept=None
         )
+        if result.is_waiting and not result.body:
+            return [], max(offset, result.next_offset), True  # a replica was asked for the next one
         messages: list[StoredMessage] = []
         position = 0
         try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gantry_broker.ports.reading import ReadingDisk
+from gantry_broker.store.config_file import take_crc
 from gantry_broker.store.inspect.facts import read_small
 from gantry_wire import fastjson
 
@@ -105,7 +106,8 @@ def _read(disk: ReadingDisk, path: str) -> tuple[dict[str, Any] | None, str, int
         return None, f"it is not JSON: {exc}", len(data)
     if not isinstance(document, dict):
         return None, "it is not a JSON object", len(data)
-    return document, "", len(data)
+    fault = take_crc(document)
+    return (document, "", len(data)) if fault is None else (None, fault, len(data))
 
 
 def _entries(document: dict[str, Any]) -> int:

@@ -15,12 +15,15 @@ import msgspec
 
 from gantry_broker.ports.reading import LockHolder, ReadingDisk
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint
+from gantry_broker.store.filler import HEAD_BYTES, is_accepted_filler, is_filler
 from gantry_broker.store.identity import StoreIdentity, decode_identity
 from gantry_broker.store.inspect.log_reader import LogReader
-from gantry_broker.store.inspect.segments import Segment, segments_of
+from gantry_broker.store.inspect.segments import Segment, segments_of, usual_size
+from gantry_broker.store.loss import LossRecord, LostRange, find_missing, vouched_range
 from gantry_broker.store.opening import seals_of, written_by_others_from
 from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, plan_start
 from gantry_broker.store.recovery_point import FORMAT, RecoveryPoint
+from gantry_broker.store.sealed_file import decode_sealed
 
 SMALL_BYTES_MAX: Final = 64 << 20
 """No JSON file of a store is larger, so none can fill the memory of who looks at it."""
@@ -47,6 +50,9 @@ class StoreFacts:
     point_fault: str
     failed_flushed: int | None
     """Up to where the log was flushed when a flush failed, if one has."""
+
+    loss: LossRecord
+    """What the last start found missing, and what was accepted."""
 
     ours_from: Seals
     """Whether records at an offset must have a seal, and up to where that holds: as the next start will see it."""
@@ -92,8 +98,28 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
         point=point,
         point_fault=point_fault,
         failed_flushed=_read_failed(disk, root),
+        loss=_read_loss(disk, root),
         ours_from=seals_of(identity, others_from),
     )
+
+
+def missing_of(disk: ReadingDisk, facts: StoreFacts, end: int) -> list[LostRange]:
+    """What is missing in a log that ends at ``end``, by the function that the start itself asks."""
+    vouched = vouched_range(facts.point, facts.checkpoint or CheckpointFacts(), facts.identity, facts.loss)
+    if facts.is_in_use:
+        vouched = vouched._replace(begin=None)  # retention may have gone on since the small files were read
+    holes = [(base, base + size) for base, size in _holes(disk, facts)]
+    return find_missing(vouched, begin=facts.log_start, end=end, holes=holes, record=facts.loss)
+
+
+def _holes(disk: ReadingDisk, facts: StoreFacts) -> list[tuple[int, int]]:
+    """(begin, size) of log files that are gone in between, or whose fillers stand for a loss nobody has accepted."""
+    size = usual_size(facts.log)
+    holes = [(base, size) for base, is_accepted in _read_fillers(disk, facts.log) if not is_accepted]
+    for earlier, later in zip(facts.log, facts.log[1:], strict=False):
+        if size and earlier.size == size and later.base_offset % size == 0:
+            holes += [(base, size) for base in range(earlier.end_offset, later.base_offset, size)]
+    return sorted(holes)
 
 
 def read_small(disk: ReadingDisk, path: str) -> bytes | None:
@@ -168,6 +194,30 @@ def _read_point(disk: ReadingDisk, root: str) -> tuple[RecoveryPoint | None, str
     except (ValueError, msgspec.DecodeError) as exc:
         return None, str(exc)
     return point, ""
+
+
+def _read_loss(disk: ReadingDisk, root: str) -> LossRecord:
+    data = read_small(disk, f"{root}/loss.json")
+    try:
+        return LossRecord() if data is None else decode_sealed(data, LossRecord)
+    except ValueError:
+        return LossRecord()
+
+
+def _read_fillers(disk: ReadingDisk, log: tuple[Segment, ...]) -> tuple[tuple[int, bool], ...]:
+    found: list[tuple[int, bool]] = []
+    for segment in log:
+        try:
+            file = disk.open(segment.path)
+        except FileNotFoundError:
+            continue  # retention took it away a moment ago
+        try:
+            head = file.pread(HEAD_BYTES, 0)
+        finally:
+            file.close()
+        if is_filler(head, segment.size):
+            found.append((segment.base_offset, is_accepted_filler(head, segment.size)))
+    return tuple(found)
 
 
 def _read_failed(disk: ReadingDisk, root: str) -> int | None:

@@ -46,6 +46,7 @@ class Kind(StrEnum):
     UNREADABLE = "unreadable"
     LOG_FILE = "log-file"
     LOST_END = "lost-end"
+    MISSING = "missing"
     TORN_TAIL = "torn-tail"
     TIME_FALLS = "time-falls"
     NUMBERS_MISSING = "numbers-missing"

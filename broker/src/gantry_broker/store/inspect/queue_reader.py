@@ -10,7 +10,7 @@ from typing import Final, final
 
 from gantry_broker.ports.reading import ReadingDisk, ReadingFile
 from gantry_broker.store.consume_queue import FILLER_SIZE, UNIT
-from gantry_broker.store.inspect.segments import QueuePlace, segment_at, segments_of
+from gantry_broker.store.inspect.segments import QueuePlace, segment_at, segments_of, whole_segments
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES
 
 Unit = tuple[int, int, int]
@@ -29,9 +29,13 @@ def is_filler(unit: Unit) -> bool:
 class QueueReader:
     """The units of one queue. Opens a file for each block and closes it again: a store has thousands of queues."""
 
-    def __init__(self, disk: ReadingDisk, place: QueuePlace, *, block_bytes: int = BLOCK_BYTES_MAX) -> None:
+    def __init__(
+        self, disk: ReadingDisk, place: QueuePlace, *, block_bytes: int = BLOCK_BYTES_MAX, file_bytes: int | None = None
+    ) -> None:
+        """With ``file_bytes`` files count up to the first one that is missing or of another size, as for a start."""
         self.place: Final = place
-        self.segments: Final = segments_of(disk, place.directory)
+        segments = segments_of(disk, place.directory)
+        self.segments: Final = segments if file_bytes is None else whole_segments(segments, file_bytes)
         self.vanished: str = ""
         """The file that was there and is not any more: its topic was deleted, or its messages expired."""
         self._disk: Final = disk
@@ -51,16 +55,6 @@ class QueueReader:
     def limit(self) -> int:
         """Behind the last unit that there are bytes for."""
         return self.segments[-1].end_offset // CONSUME_UNIT_BYTES if self.segments else 0
-
-    @property
-    def whole_limit(self) -> int:
-        """Behind the last unit before the first file that is missing or empty: a start forgets what is behind that."""
-        end = self.segments[0].base_offset if self.segments else 0
-        for segment in self.segments:
-            if segment.base_offset != end or not segment.size:
-                break
-            end = segment.end_offset
-        return end // CONSUME_UNIT_BYTES
 
     def unit(self, offset: int) -> Unit:
         """The unit of a queue offset; ``NO_UNIT`` where nothing was written, or there is no file."""

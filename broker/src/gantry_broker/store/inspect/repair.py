@@ -16,17 +16,16 @@ from typing import Final, final
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.buffers import buffer_directory, found_buffers, map_file
 from gantry_broker.store.inspect.config_tables import config_tables
-from gantry_broker.store.inspect.facts import StoreFacts, plan_of, read_facts
+from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.inspect.repair_derived import DerivedPlanner
 from gantry_broker.store.inspect.repair_plan import PlannedReplay, RepairPlan
 from gantry_broker.store.inspect.segments import (
     Segment,
-    queue_places,
     segment_faults,
-    segments_of,
     usual_size,
 )
+from gantry_broker.store.loss import missing_bytes
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.recovery import INFINITE, ScanResult, StartPlan, scan_log
 from gantry_broker.store.replay import Expected, plan_replay
@@ -95,13 +94,16 @@ class RepairPlanner:
         start = plan_of(facts, self._reader)
         plan.read_from, plan.is_full = start.start, start.is_full
         if plan.refusal or not facts.log:
+            plan.missing = [] if plan.refusal else missing_of(self._disk, facts, 0)
+            plan.lost_flushed_bytes = missing_bytes(plan.missing)
             return plan
-        files = self._mapped(start.start, facts.files_end)
-        result = scan_log(files, start.start, start.durable_mark, self._found, seals=facts.ours_from)
+        result = self._scan(start)
         plan.rotten = result.damaged
         plan.lost_flushed_bytes = result.lost_flushed
         plan.end = self._plan_buffers(result, start, buffers_path)
         plan.read_bytes = plan.end - start.start
+        plan.missing = missing_of(self._disk, facts, plan.end)
+        plan.lost_flushed_bytes = max(plan.lost_flushed_bytes, missing_bytes(plan.missing))
         if not (facts.is_clean and not start.is_full and result.end == start.start):
             plan.cut_bytes = self._reader.last_used(plan.end, facts.files_end) - plan.end
             plan.cut_records = self._reader.count_records(plan.end, facts.files_end) if plan.cut_bytes else 0
@@ -114,6 +116,24 @@ class RepairPlanner:
         derived.count_lost()
         plan.lost_bytes = sum(end - begin for begin, end in plan.rotten) + max(plan.lost_flushed_bytes, plan.cut_bytes)
         return plan
+
+    def _scan(self, start: StartPlan) -> ScanResult:
+        """As a start does, which has a filler where a file is missing in between."""
+        facts, damaged = self._facts, []
+        files = self._mapped(start.start, facts.files_end)
+        result = ScanResult(end=start.start)
+        for number, file in enumerate(files):
+            if number and file.base_offset == files[number - 1].end_offset:
+                continue
+            after = next((at for at, one in enumerate(files[number + 1 :], number + 1)
+                          if one.base_offset != files[at - 1].end_offset), len(files))  # fmt: skip
+            begin = max(start.start, file.base_offset)
+            result = scan_log(files[number:after], begin, start.durable_mark, self._found, seals=facts.ours_from)
+            damaged += result.damaged
+            if result.end < files[after - 1].end_offset:
+                break
+        result.damaged = damaged
+        return result
 
     def _mapped(self, start: int, end: int) -> tuple[MappedSegment, ...]:
         files: list[MappedSegment] = []
@@ -197,10 +217,5 @@ def refusal_of(disk: ReadingDisk, facts: StoreFacts) -> str:
             return f"config/{table.name}.json and its predecessor cannot be read: {table.fault}"
     if facts.identity is None and facts.identity_fault:
         return f"the store's identity cannot be read: {facts.identity_fault}"
-    fault = next(segment_faults(facts.log, usual_size(facts.log)), None)
-    if fault is not None:
-        return f"{fault.path}: {fault.text}"
-    queue_files = [one for place in queue_places(disk, facts.root) for one in segments_of(disk, place.directory)]
-    size = usual_size(queue_files)
-    odd = next((one for one in queue_files if one.size not in (0, size)), None)
-    return "" if odd is None else f"{odd.path}: it has {odd.size} bytes, other queue files have {size}"
+    fault = next((one for one in segment_faults(facts.log, usual_size(facts.log)) if not one.is_hole), None)
+    return "" if fault is None else f"{fault.path}: {fault.text}"

@@ -15,7 +15,7 @@ from gantry_broker.store.inspect.index_reader import IndexReader, index_names
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.inspect.queue_reader import QueueReader
 from gantry_broker.store.inspect.repair_plan import RepairPlan
-from gantry_broker.store.inspect.segments import queue_places, segment_at
+from gantry_broker.store.inspect.segments import queue_places, segment_at, segments_of, usual_size
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.recovery import StartPlan
 from gantry_broker.store.settings import StoreSettings
@@ -47,15 +47,24 @@ class DerivedPlanner:
             (topic, int(queue)) for topic, ends in (point.queues if point is not None else {}).items() for queue in ends
         }
         damaged = set(point.damaged) if point is not None else set()
-        for place in queue_places(self._disk, self._facts.root):
-            queue = QueueReader(self._disk, place, block_bytes=BLOCK_BYTES)
+        places = queue_places(self._disk, self._facts.root)
+        known = self._facts.point.queue_file_bytes if self._facts.point is not None else 0
+        size = known or usual_size([one for place in places for one in segments_of(self._disk, place.directory)])
+        for place in places:
+            queue = QueueReader(self._disk, place, block_bytes=BLOCK_BYTES, file_bytes=size)
             name = (place.topic, place.queue_id)
             missing.discard(name)
-            end = min(queue.end(before=self._start), queue.whole_limit)
+            end = queue.end(before=self._start)
             durable = point.queues.get(place.topic, {}).get(str(place.queue_id), 0) if point is not None else 0
             if self._is_of_deleted(queue, end):
                 continue
-            if point is not None and (end < durable or name in damaged or not self._is_plausible(queue, end)):
+            if point is None:
+                continue
+            start = point.starts.get(place.topic, {}).get(str(place.queue_id), 0)
+            is_known = str(place.queue_id) in point.queues.get(place.topic, {})
+            first = queue.first_from(self._facts.log_start, end)
+            is_headless = is_known and point.min_physical == self._facts.log_start and first > start
+            if end < durable or is_headless or name in damaged or not self._is_plausible(queue, end):
                 plan.queues_rebuilt.append(name)
         ends = point.queues if point is not None else {}
         plan.queues_rebuilt += [(topic, queue_id) for topic, queue_id in missing if ends[topic][str(queue_id)] > 0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gantry_broker.store.loss import LostRange
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedReplay:
@@ -50,6 +52,9 @@ class RepairPlan:
     lost_flushed_bytes: int = 0
     """Bytes that had been flushed and are gone."""
 
+    missing: list[LostRange] = field(default_factory=list)
+    """Ranges of the log that were on the disk and are gone: no sends are taken before an operator accepts it."""
+
     lost_bytes: int = 0
     lost_messages: int = 0
     """Messages that queues still know and that will not be there. A lower bound where the queues are damaged, too."""
@@ -65,4 +70,4 @@ class RepairPlan:
 
     @property
     def is_lossless(self) -> bool:
-        return not (self.rotten or self.lost_flushed_bytes or self.lost_messages)
+        return not (self.rotten or self.lost_flushed_bytes or self.lost_messages or self.missing)

@@ -38,6 +38,8 @@ class SegmentFault(NamedTuple):
     end: int
     path: str
     text: str
+    is_hole: bool = False
+    """Whether whole files are missing, and nothing else is wrong."""
 
 
 class QueuePlace(NamedTuple):
@@ -65,13 +67,25 @@ def usual_size(segments: Sequence[Segment]) -> int:
     return sizes.most_common(1)[0][0] if sizes else 0
 
 
+def whole_segments(segments: Sequence[Segment], size: int) -> tuple[Segment, ...]:
+    """The files before the first one that is missing, out of place, or not of ``size`` bytes."""
+    whole: list[Segment] = []
+    for segment in segments:
+        is_next = not whole or segment.base_offset == whole[-1].end_offset
+        if segment.size != size or segment.base_offset % size or not is_next:
+            break
+        whole.append(segment)
+    return tuple(whole)
+
+
 def segment_faults(segments: Sequence[Segment], size: int) -> Iterator[SegmentFault]:
     """Files that are missing, not of ``size`` bytes, or out of place. An empty last one was just being made."""
     previous: Segment | None = None
     for number, segment in enumerate(segments):
         if previous is not None and segment.base_offset > previous.base_offset + size:
             start = previous.base_offset + size
-            yield SegmentFault(start, segment.base_offset, segment.path, "a file is missing before it")
+            is_hole = bool(size) and segment.base_offset % size == 0 and previous.size == size
+            yield SegmentFault(start, segment.base_offset, segment.path, "a file is missing before it", is_hole)
         elif previous is not None and segment.base_offset < previous.end_offset:
             yield SegmentFault(segment.base_offset, previous.end_offset, segment.path, "it overlaps its predecessor")
         elif size and segment.base_offset % size:

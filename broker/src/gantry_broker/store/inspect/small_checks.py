@@ -7,7 +7,7 @@ from typing import Final
 
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.config_tables import ConfigTable, config_tables, consumer_offsets, known_topics
-from gantry_broker.store.inspect.facts import StoreFacts
+from gantry_broker.store.inspect.facts import StoreFacts, missing_of
 from gantry_broker.store.inspect.findings import Finding, Findings, Harm, Kind
 from gantry_broker.store.inspect.segments import QueuePlace, SegmentFault, segment_faults, usual_size
 
@@ -20,6 +20,8 @@ DELETE_REMEDY: Final = "stop the broker and delete it: the next start makes it a
 def check_files(facts: StoreFacts, findings: Findings) -> None:
     """The log's files, by names and sizes."""
     for fault in segment_faults(facts.log, usual_size(facts.log)):
+        if fault.is_hole:
+            continue  # see ``check_missing``
         findings.add(
             Finding(
                 kind=Kind.LOG_FILE,
@@ -29,6 +31,31 @@ def check_files(facts: StoreFacts, findings: Findings) -> None:
                 offset=fault.start,
                 length=fault.end - fault.start,
                 path=fault.path,
+            )
+        )
+
+
+def check_missing(disk: ReadingDisk, facts: StoreFacts, findings: Findings, end: int) -> None:
+    """Whether the log has what sealed files vouch for. It was read to its ``end``."""
+    for lost in missing_of(disk, facts, end):
+        findings.add(
+            Finding(
+                kind=Kind.MISSING,
+                harm=Harm.LOST,
+                text=f"{lost.bytes_count} bytes of the log were on the disk and are gone: {lost} ({lost.cause.value})",
+                remedy="put the files back, let it follow a master that has them, or `gantry store accept-loss`",
+                offset=lost.start,
+                length=lost.bytes_count,
+            )
+        )
+    for one in facts.loss.accepted:
+        findings.add(
+            Finding(
+                kind=Kind.MISSING,
+                harm=Harm.ODD,
+                text=f"the loss of [{one.start}, {one.end}) ({one.cause.value}) was accepted by {one.by or 'somebody'}",
+                offset=one.start,
+                length=one.end - one.start,
             )
         )
 
@@ -116,8 +143,8 @@ def _check_table(facts: StoreFacts, findings: Findings, table: ConfigTable) -> N
         remedy = "no broker starts with empty facts: put back a good copy, or remove both files on purpose"
         findings.add(Finding(kind=Kind.CONFIG, harm=Harm.LOST, text=text, remedy=remedy, path=path))
     elif table.fault:
-        text = f"{path}: {table.fault}; its predecessor can be read"
-        remedy = "nothing: the next start uses the predecessor, which is a little older"
+        text = f"{path}: {table.fault}; its copy can be read"
+        remedy = "nothing: the next start uses the copy, and writes the table again"
         harm = Harm.UNSETTLED if facts.is_in_use else Harm.DERIVED
         findings.add(Finding(kind=Kind.CONFIG, harm=harm, text=text, remedy=remedy, path=path))
     elif table.has_backup and table.backup_fault:

@@ -14,11 +14,12 @@ from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.inspect.buffers import BufferDirectory, buffer_directory
 from gantry_broker.store.inspect.config_tables import ConfigTable, config_tables
-from gantry_broker.store.inspect.facts import StoreFacts, plan_of, read_facts
+from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts
 from gantry_broker.store.inspect.index_reader import IndexReader, index_names
 from gantry_broker.store.inspect.log_reader import LogReader, StopReason
 from gantry_broker.store.inspect.queue_reader import NO_UNIT, QueueReader
 from gantry_broker.store.inspect.segments import queue_places, segment_faults, usual_size
+from gantry_broker.store.loss import AcceptedLoss, LostRange, describe_missing
 from gantry_broker.store.recovery import StartPlan
 
 END_BYTES_MAX: Final = 4 << 30
@@ -103,6 +104,12 @@ class StoreSummary:
     buffers: BufferDirectory | None = None
     set_aside: list[str] = field(default_factory=list)
     space: DiskSpace | None = None
+    missing: list[LostRange] = field(default_factory=list)
+    """Ranges of the log that were on the disk and are gone, as far as the end of the log is known."""
+
+    accepted: list[AcceptedLoss] = field(default_factory=list)
+    """Ranges whose loss an operator has accepted."""
+
     next_start: str = ""
     """What the next start would do, in one sentence."""
 
@@ -151,6 +158,9 @@ def _summarize(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, buffers_
     plan = plan_of(facts, reader)
     if facts.log:
         summary.log = _log(disk, facts, reader, max(plan.start, newest if plan.is_full else 0))
+    summary.accepted = facts.loss.accepted
+    if summary.log is None or summary.log.is_end_known:
+        summary.missing = missing_of(disk, facts, summary.log.end if summary.log is not None else 0)
     summary.next_start = next_start(summary, plan, facts)
     return summary
 
@@ -178,7 +188,11 @@ def _log(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, start: int) ->
         files=len(facts.log),
         file_size=usual_size(facts.log),
         allocated=allocated,
-        faults=[f"{fault.path}: {fault.text}" for fault in segment_faults(facts.log, usual_size(facts.log))],
+        faults=[
+            f"{fault.path}: {fault.text}"
+            for fault in segment_faults(facts.log, usual_size(facts.log))
+            if not fault.is_hole
+        ],
     )
 
 
@@ -212,6 +226,8 @@ def _index(disk: ReadingDisk, path: str) -> IndexSummary:
 
 def next_start(summary: StoreSummary, plan: StartPlan, facts: StoreFacts) -> str:
     """What the next start would do, in one sentence."""
+    if summary.missing and not facts.is_in_use:
+        return f"A start would take no sends: {describe_missing(summary.missing)}."
     if not facts.log:
         return (
             "A start would make a new, empty store here."

@@ -27,7 +27,7 @@ from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason
 from gantry_broker.store.inspect.queue_check import Ground, QueueCheck
 from gantry_broker.store.inspect.queue_reader import BLOCK_BYTES_MAX, QueueReader
 from gantry_broker.store.inspect.segments import queue_places, segment_faults, usual_size
-from gantry_broker.store.inspect.small_checks import check_files, check_small, queue_file_finding
+from gantry_broker.store.inspect.small_checks import check_files, check_missing, check_small, queue_file_finding
 from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.record_dispatch import RecordFacts, record_facts
 from gantry_broker.store.recovery import StartPlan
@@ -220,6 +220,7 @@ class Verifier:
         self._ground.end = report.end if is_end_known else 0
         if is_end_known:
             self._judge.finish_log(report.end)
+            check_missing(self._disk, self.facts, self._ground.findings, report.end)
         newest_ms = self._judge.newest_ms if is_end_known else 0
         known = check_small(self._disk, self.facts, self._ground.findings, self._queue_end, newest_ms)
         for (topic, queue_id), queue in self._queues.items():

@@ -1,7 +1,8 @@
 // The one sidecar that this page talks to: its own. Questions, orders, and the stream of events.
 //
-// The token comes in the address, behind the `#`, where no server sees it; it is taken out of the address at once and
-// kept for this tab. It is shown as a Bearer token and never leaves otherwise. Events are read with `fetch`, because
+// A one-time code comes in the address, behind the `#`, where no server sees it; it is taken out of the address at once
+// and exchanged for a session, which is kept for this tab; a token that is given by hand is kept the same way. Either is
+// shown as a Bearer token and never leaves otherwise. Events are read with `fetch`, because
 // EventSource cannot show a token.
 
 const KEY = "gantry-token";
@@ -37,6 +38,19 @@ export function setToken(text) {
   } catch {
     // Kept for as long as the page is.
   }
+}
+
+/** Exchange the code in the address bar for a session, and say whether there was one. Raises Refused or Unreachable. */
+export async function codeFromAddress() {
+  const parts = new URLSearchParams(location.hash.replace(/^#\/?/, ""));
+  const code = parts.get("code");
+  if (code === null) return false;
+  history.replaceState(null, "", location.pathname + location.search);
+  const given = await ask("/v1/console/sessions", {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ code: code.trim() }),
+  }, TIMEOUT_MS);
+  setToken(given.session);
+  return true;
 }
 
 /** Take a token out of the address bar, and say whether there was one. */

@@ -76,7 +76,7 @@ export function askToken(why) {
       h("form", { onsubmit: submit, id: "token-form" },
         h("label", { class: "field" }, h("span", null, "Token"),
           h("input", { type: "password", name: "token", autocomplete: "off", autofocus: true, oninput: (event) => (typed = event.target.value) })),
-        h("p", { class: "faint" }, "It is kept for this tab and shown to this sidecar only. Local groups keep theirs in .gantry/token.")),
+        h("p", { class: "faint" }, "It is kept for this tab and shown to this sidecar only. `gantry console` prints an address that needs none.")),
     ],
     actions: [button("Cancel", () => close(null)), button("Use it", submit, { class: "primary" })],
   }));

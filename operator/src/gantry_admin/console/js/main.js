@@ -1,7 +1,7 @@
 // The frame around the views: the bar on top, navigation, the banner when the sidecar is gone, keys, and what a screen
 // reader is told when something changes.
 
-import { setToken, token, tokenFromAddress } from "./api.js";
+import { codeFromAddress, setToken, token, tokenFromAddress } from "./api.js";
 import { askToken, draw as drawDialog, isOpen, show, close } from "./dialogs.js";
 import { h, render } from "./dom.js";
 import { duration, moment } from "./format.js";
@@ -79,6 +79,9 @@ function banner() {
     const since = duration((Date.now() - state.sinceMs) / 1000);
     return h("div", { class: "banner bad", role: "alert", key: "banner" }, h("b", null, "This page's sidecar does not answer"), h("span", null, `since ${moment(state.sinceMs)} (${since}). What is below is what it said last. It is asked again every second.`));
   }
+  if (state.notice !== null) {
+    return h("div", { class: "banner warn", role: "alert", key: "banner" }, h("b", null, "This address opens nothing"), h("span", null, state.notice), button("Give a token", giveToken, { class: "primary" }));
+  }
   if (state.connection === "refused") {
     return h("div", { class: "banner warn", role: "alert", key: "banner" }, h("b", null, "The sidecar wants a token"), h("span", null, state.fault ?? ""), button("Give a token", giveToken, { class: "primary" }));
   }
@@ -89,6 +92,7 @@ async function giveToken() {
   const given = await askToken(token() ? "Another one, or nothing to forget the present one." : "Whoever shows one may read messages, or change things, as it says.");
   if (given === null) return;
   setToken(given);
+  state.notice = null;
   hurry();
   changed();
 }
@@ -117,9 +121,20 @@ addEventListener("keydown", (event) => {
 
 const toField = () => document.querySelector("main [data-search], main input.mono, main select")?.focus();
 
+/** Use the code in the address, if there is one. One that was used or has expired is said, with what to do. */
+async function enter() {
+  try {
+    return await codeFromAddress();
+  } catch (error) {
+    state.notice = error.message;
+    return false;
+  }
+}
+
 app.replaceChildren();
 tokenFromAddress();
-addEventListener("hashchange", () => tokenFromAddress() && hurry()); // pasted into a page that is open already
+await enter();
+addEventListener("hashchange", async () => ((await enter()) || tokenFromAddress()) && hurry()); // pasted into an open page
 onChange(draw);
 draw();
 watch();

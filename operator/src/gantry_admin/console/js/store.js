@@ -23,6 +23,7 @@ export const state = {
   connection: "connecting", // live | polling | lost | refused | connecting
   sinceMs: Date.now(),
   fault: null,
+  notice: null, // why the code in the address opened nothing
 };
 
 const listeners = new Set();

@@ -116,6 +116,7 @@ final class Sending {
                 }
                 SendResult result = producer.send(messages);
                 idsWrong.addAndGet(result.getOffsetMsgId().split(",").length == messages.size() ? 0 : 1);
+                idsWrong.addAndGet(result.getMsgId().split(",").length == messages.size() ? 0 : 1);
                 for (int place = 0; place < messages.size(); place++) {
                     sent.acknowledge(start + place, result, place);
                 }

@@ -5,12 +5,14 @@ a line with the CRC-32 of the rest, in hex, then JSON
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 from zlib import crc32
 
 import msgspec
 
 from gantry_broker.ports.disk import Disk
+
+CRC_DIGITS: Final = 8
 
 DocumentT = TypeVar("DocumentT")
 
@@ -19,8 +21,15 @@ def read_sealed(disk: Disk, path: str, kind: type[DocumentT]) -> DocumentT | Non
     """The document; None if there is none. Raises ValueError for one that cannot be read."""
     if not disk.exists(path):
         return None
-    crc, _, body = disk.read_file(path).partition(b"\n")
-    if int(crc, 16) != crc32(body):
+    return decode_sealed(disk.read_file(path), kind)
+
+
+def decode_sealed(data: bytes, kind: type[DocumentT]) -> DocumentT:
+    """The document that ``data`` is. Raises ValueError for what cannot be read."""
+    crc, _, body = data.partition(b"\n")
+    if len(crc) != CRC_DIGITS:
+        raise ValueError("it has no CRC")
+    if crc != b"%08x" % crc32(body):
         raise ValueError("its CRC is wrong")
     try:
         return msgspec.json.decode(body, type=kind)

@@ -1,0 +1,172 @@
+"""Repair, while the store serves, of what is derived from the log and was found wrong: queues first, then the index.
+
+The index is rebuilt from the file in which the fault was found: that file and all behind it leave the index, and the
+log from where it began is read again, a slice at a time, up to what is shown. Until then the index ``is_behind``: no
+batch is indexed twice, recovery points do not vouch for it, and a key that is not found is answered with "try again"
+(``KeyMatches.is_complete``). An index that stopped for want of room catches up in the same way once there is room.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, final
+
+from gantry_broker.errors import StoreFull
+from gantry_broker.ports.disk import Disk
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.dispatcher import Dispatcher
+from gantry_broker.store.draft import Draft
+from gantry_broker.store.key_index import KeyIndex
+from gantry_broker.store.queue_repair import QueueRepair
+from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.record_taker import RecordTaker
+from gantry_broker.store.recovery import Seals
+from gantry_broker.store.sliced_scan import LogScan
+
+log = logging.getLogger(__name__)
+
+RETRY_INTERVAL_MS: Final = 10_000
+"""How long a rebuild waits that has met a full disk."""
+
+
+class _StraightIn:
+    """The index, for the rebuild itself: it may write while the index is behind."""
+
+    def __init__(self, index: KeyIndex) -> None:
+        self._index: Final = index
+
+    def put_batch(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
+        """Raises ``StoreFull`` and ``OSError``, and then nothing counts that was put since the last whole step."""
+        self._index.put_again(drafts, physical_offsets, timestamp_ms)
+
+
+@final
+class IndexRepair:
+    """Rebuilds the end of the index. Owned by the loop's thread."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex,
+        dispatcher: Dispatcher,
+        *,
+        seals: Seals,
+        deleted: Callable[[], Mapping[str, int]],
+        delay_levels_ms: tuple[int, ...],
+        monotonic_ms: Callable[[], int],
+        request_point: Callable[[], None],
+    ) -> None:
+        self.rebuilds = 0
+        """How often a part of the index was rebuilt to its end."""
+
+        self._disk: Final = disk
+        self._log: Final = commit_log
+        self._queues: Final = queues
+        self._index: Final = index
+        self._dispatcher: Final = dispatcher
+        self._seals: Final = seals
+        self._deleted: Final = deleted
+        self._delay_levels_ms: Final = delay_levels_ms
+        self._monotonic_ms: Final = monotonic_ms
+        self._request_point: Final = request_point
+        self._taker: RecordTaker | None = None
+        self._offset = 0
+        self._begin = 0
+        self._retry_at_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<IndexRepair of {self._index.directory} rebuilds={self.rebuilds}>"
+
+    @property
+    def is_waiting_for_room(self) -> bool:
+        """Whether the last attempt met a full disk, and the next one has to wait."""
+        return self._retry_at_ms is not None
+
+    def step(self) -> bool:
+        """One slice of work. False when there is none left, or it has to wait for room."""
+        index = self._index
+        if not index.is_behind:
+            return False
+        if self._retry_at_ms is not None and self._monotonic_ms() < self._retry_at_ms:
+            return False
+        self._retry_at_ms = None
+        taker = self._taker
+        if taker is None or index.damaged is not None:
+            taker = self._start()
+        taker.deleted = self._deleted()
+        end = self._dispatcher.tail[0]
+        scan = LogScan(
+            self._log, self._offset, end, self._seals, found=taker.found, found_plain=taker.found_plain
+        )  # fmt: skip
+        try:
+            is_more = scan.step()
+        except (StoreFull, OSError) as exc:
+            # The file that it happened in is dropped, and the log is read again from where that file began.
+            log.warning("key index is not rebuilt yet: no room", extra={"reason": str(exc)})
+            self._taker, self._retry_at_ms = None, self._monotonic_ms() + RETRY_INTERVAL_MS
+            return False
+        self._offset = scan.offset
+        if is_more:
+            return True
+        self._finish(end)
+        return False
+
+    def _start(self) -> RecordTaker:
+        """Drop what is damaged, and everything behind it."""
+        index = self._index
+        reason = index.damage
+        index.drop_damaged()
+        self._request_point()
+        taker = RecordTaker(self._disk, self._log, self._queues, _StraightIn(index), self._delay_levels_ms)
+        taker.restrict(set())
+        # The last message of the last file that is kept may have keys in the next one: all of them are put again.
+        taker.index_end = index.end_physical - 1
+        self._taker, self._begin = taker, max(index.end_physical, self._log.min_physical)
+        self._offset = self._begin
+        log.warning("key index is being rebuilt from the commit log", extra={"offset": self._begin, "reason": reason})
+        return taker
+
+    def _finish(self, end: int) -> None:
+        self._taker = None
+        self._index.is_behind = False
+        self.rebuilds += 1
+        self._request_point()
+        log.warning("key index has been rebuilt from the commit log", extra={"offset": self._begin, "end": end})
+
+    def forget(self) -> None:
+        """The log is about to become another one; a rebuild begins again with what is left then."""
+        self._taker = None
+
+
+@final
+class DerivedRepair:
+    """Everything that a running store repairs. Owned by the loop's thread."""
+
+    def __init__(self, queues: QueueRepair, index: IndexRepair | None) -> None:
+        self.queues: Final = queues
+        self.index: Final = index
+
+    def __repr__(self) -> str:
+        return f"<DerivedRepair {self.queues!r} {self.index!r}>"
+
+    @property
+    def on_damage(self) -> list[Callable[[], None]]:
+        """Called when there is work for ``step`` and was none before."""
+        return self.queues.on_damage
+
+    @property
+    def index_rebuilds(self) -> int:
+        return 0 if self.index is None else self.index.rebuilds
+
+    def step(self) -> bool:
+        """One slice of work, of some milliseconds. False when there is none left to do now."""
+        return self.queues.step() or (self.index is not None and self.index.step())
+
+    def forget(self) -> None:
+        """The log or its queues are about to become others: nothing that is known holds any more."""
+        self.queues.forget()
+        if self.index is not None:
+            self.index.forget()

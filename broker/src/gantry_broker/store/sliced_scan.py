@@ -1,0 +1,117 @@
+"""Reading a range of the log record by record while the store serves, a bounded piece at a time.
+
+    [start ...... read ...... next slice ...... end)        damaged ranges are collected and stepped over
+
+The loop's thread reads, since write buffers and the head of the log may go to somebody else between two of its turns;
+nothing of a view is kept from one step to the next. The disk is asked ahead for what the next steps read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.mapped_file import Extent
+from gantry_broker.store.recovery import FoundPlain, Seals, candidates
+from gantry_wire.message import RecordFault, check_record
+from gantry_wire.plain_records import plain_records
+
+SLICE_BYTES: Final = 512 * 1024
+"""What one step reads: some milliseconds, checksums included."""
+
+AHEAD_BYTES: Final = 8 << 20
+
+
+@final
+class LogScan:
+    """One walk over ``[start, end)`` of the log, with every check made."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        start: int,
+        end: int,
+        seals: Seals,
+        *,
+        found: Callable[[memoryview, int, int, int], None],
+        found_plain: FoundPlain,
+    ) -> None:
+        """``found(view, position, physical offset, size)`` gets what is no plain record, as with ``scan_log``."""
+        self.offset = start
+        self.end: Final = end
+        self.damaged: Final[list[tuple[int, int]]] = []
+        """Half-open ranges without a whole record."""
+
+        self._log: Final = commit_log
+        self._seals: Final = seals
+        self._found: Final = found
+        self._found_plain: Final = found_plain
+        self._damage_start: int | None = None
+        self._asked_end = start
+
+    def __repr__(self) -> str:
+        return f"<LogScan {self.offset} of {self.end} damaged={len(self.damaged)}>"
+
+    def step(self) -> bool:
+        """Read one slice; whether anything is left."""
+        self.offset = max(self.offset, self._log.min_physical)
+        extent = self._log.at(self.offset) if self.offset < self.end else None
+        if extent is None:
+            self._end_damage(self.offset)
+            return False
+        self._ask_ahead()
+        stop = min(self.offset + SLICE_BYTES, extent.end_offset, self.end)
+        while self.offset < stop:
+            if self._damage_start is not None:
+                self._find_record(extent, stop)
+            elif not self._take(extent, stop):
+                self._damage_start = self.offset
+                self.offset += 1
+        if self.offset < self.end:
+            return True
+        self._end_damage(self.end)
+        return False
+
+    def _ask_ahead(self) -> None:
+        file = self._log.files.at(self.offset)
+        if file is not None and self.offset >= self._asked_end:
+            self._asked_end = min(self.offset + AHEAD_BYTES, file.end_offset)
+            file.advise(self.offset, self._asked_end)
+
+    def _take(self, extent: Extent, stop: int) -> bool:
+        """Take the records from here to ``stop``; False at damage."""
+        view, base = extent.view, extent.base_offset
+        while self.offset < stop:
+            is_sealed, sealed_end = self._seals(self.offset)
+            run_end = min(stop, sealed_end) - base
+            records = plain_records(view, self.offset - base, run_end, base, is_sealed=is_sealed)
+            self.offset = self._found_plain(records, self.offset)
+            if self.offset >= stop:
+                break
+            position = self.offset - base
+            check = check_record(view, position, physical_offset=self.offset, is_sealed=is_sealed)
+            if check.is_good:
+                self._found(view, position, self.offset, check.size)
+                self.offset += check.size
+            elif check.fault is RecordFault.BLANK and self.offset + check.size == extent.end_offset:
+                self.offset = extent.end_offset
+            else:
+                return False
+        return True
+
+    def _find_record(self, extent: Extent, stop: int) -> None:
+        """The first whole record in ``[offset, stop)`` ends the damage."""
+        for offset in candidates(extent, self.offset, stop):
+            is_sealed = self._seals(offset).is_ours
+            position = offset - extent.base_offset
+            if check_record(extent.view, position, physical_offset=offset, is_sealed=is_sealed).is_good:
+                self._end_damage(offset)
+                self.offset = offset
+                return
+        self.offset = stop
+
+    def _end_damage(self, end: int) -> None:
+        if self._damage_start is not None:
+            self.damaged.append((self._damage_start, end))
+            self._damage_start = None

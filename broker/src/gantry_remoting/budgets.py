@@ -1,0 +1,155 @@
+"""Byte budgets: how much memory all connections of a port may take for one purpose, and which are closed beyond it.
+
+A limit for each connection does not bound a port: 8,000 connections times 16 MiB of an unfinished frame are 125 GiB. A
+port has one budget for unfinished frames and one for unread replies, and both count before anybody has authenticated.
+
+Counting must cost nothing on the way of a message. `add` only sums up what was taken, and is never told what was given
+back. When that sum could have reached the budget, every connection is measured once, and only if they really hold too
+much some are closed:
+
+    0 ......... 7/8 budget ......... budget ......... 9/8 budget
+                ^ closed down to      ^ closed from    ^ never more, but for the bytes of one read or one reply
+
+The order of closing is by cost: bytes times the seconds for which they have been held, so the largest and oldest go
+first. An honest frame of 4 MiB that is half a second old costs less than 100 KiB that have been there for half a
+minute. A tenth of a second is added to every age, so that among young ones the largest goes.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol, final
+
+from gantry_remoting.closings import CloseReason
+
+COUNTED_WRITE_BYTES: Final = 64 * 1024
+"""Shorter writes are not counted against a turn: small replies cost no callback, and are small."""
+YOUNG_S: Final = 0.1
+"""Added to every age: what has just come is judged by its size alone."""
+
+
+class Holder(Protocol):
+    """A connection, as far as a budget needs it."""
+
+    def evict(self, reason: CloseReason) -> None:
+        """Close now, and free what is held."""
+
+
+class Holding(NamedTuple):
+    """What one connection holds now."""
+
+    holder: Holder
+    held_bytes: int
+    since: float
+    """When it took the oldest of these bytes, in the loop's time."""
+
+
+@final
+class ByteBudget:
+    """The bytes of one port for one purpose. Owned by the event loop."""
+
+    def __init__(
+        self,
+        bytes_max: int,
+        reason: CloseReason,
+        measure: Callable[[], Iterable[Holding]],
+        now: Callable[[], float],
+    ) -> None:
+        """``measure`` lists what connections hold now; those that must give way are closed for ``reason``."""
+        self.bytes_max: Final = bytes_max
+        self._reason = reason
+        self._measure = measure
+        self._now = now
+        self._claimed_bytes = 0
+        self._measured_at_bytes = bytes_max
+
+    def __repr__(self) -> str:
+        return f"<ByteBudget claimed={self._claimed_bytes} max={self.bytes_max}>"
+
+    def add(self, count: int) -> None:
+        """A connection has taken so many bytes. May close connections, the caller's own included."""
+        self._claimed_bytes += count
+        if self._claimed_bytes > self._measured_at_bytes:
+            self._enforce()
+
+    @property
+    def held_bytes(self) -> int:
+        """What all connections hold now, measured."""
+        return sum(holding.held_bytes for holding in self._measure())
+
+    def _enforce(self) -> None:
+        holdings = list(self._measure())
+        held_bytes = sum(holding.held_bytes for holding in holdings)
+        if held_bytes > self.bytes_max:
+            held_bytes = self._relieve(holdings, held_bytes)
+        self._claimed_bytes = held_bytes
+        self._measured_at_bytes = max(self.bytes_max, held_bytes + self.bytes_max // 8)
+
+    def _relieve(self, holdings: list[Holding], held_bytes: int) -> int:
+        """Close the most costly connections until there is room again, so that not every read has to."""
+        now = self._now()
+        holdings.sort(key=lambda holding: holding.held_bytes * (YOUNG_S + now - holding.since), reverse=True)
+        for holding in holdings:
+            if held_bytes <= self.bytes_max - self.bytes_max // 8:
+                break
+            holding.holder.evict(self._reason)
+            held_bytes -= holding.held_bytes
+        return held_bytes
+
+
+class Deferred(Protocol):
+    """A connection with requests that wait for a turn of the loop."""
+
+    def resume(self) -> None:
+        """Handle what waits."""
+
+
+@final
+class ReplyTurns:
+    """What a port writes in one turn of the loop, and who has to wait for the next one. Owned by the event loop.
+
+    Small requests may ask for replies of many megabytes, and a budget frees the memory of those that it closes only
+    when the turn ends. So a turn has a bound, and requests beyond it wait in one queue, first come, first served:
+    connections that always have more to ask go to its end, and nobody is passed over.
+    """
+
+    def __init__(self, bytes_max: int, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._bytes_max: Final = bytes_max
+        self._call_soon = call_soon
+        self._written_bytes = 0
+        self._is_scheduled = False
+        self._waiting: deque[Deferred] = deque()
+
+    def __repr__(self) -> str:
+        return f"<ReplyTurns written={self._written_bytes} waiting={len(self._waiting)}>"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more requests should be handled in this turn."""
+        return self._written_bytes >= self._bytes_max
+
+    def add(self, count: int) -> None:
+        """So much was written in this turn."""
+        if count >= COUNTED_WRITE_BYTES:
+            self._written_bytes += count
+            self._schedule()
+
+    def wait(self, connection: Deferred) -> None:
+        """`connection` is resumed in one of the next turns."""
+        self._waiting.append(connection)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._begin)
+
+    def _begin(self) -> None:
+        """A new turn: those who wait come before what is read in it."""
+        self._is_scheduled = False
+        self._written_bytes = 0
+        for _ in range(len(self._waiting)):
+            if self.is_full:
+                break
+            self._waiting.popleft().resume()
+        if self._waiting:
+            self._schedule()

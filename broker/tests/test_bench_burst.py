@@ -1,0 +1,148 @@
+"""The burst benchmark's own machinery: what is sent, what is counted, the goals, and a small run against our broker.
+
+Nothing here looks at how fast anything is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import threading
+from pathlib import Path
+
+import burst
+import pytest
+from gantry_bench import burst_figures, burst_load
+from gantry_bench.burst_load import Outcome
+from gantry_bench.errors import BenchmarkFailed
+from gantry_bench.figures import markdown, publish
+from gantry_bench.processes import ROOT, start_broker, start_name_server
+
+from gantry_wire import Command, decode_command
+from gantry_wire.frame import FrameReader
+
+PROGRAMS = burst_figures.programs(5000)
+
+
+def outcome(**changed: object) -> Outcome:
+    values: dict[str, object] = {
+        "sent": 5000, "stored": 5000, "refused": {}, "unanswered": 0, "seconds": 0.5, "honest_us": [1000.0, 3000.0],
+        "honest_refused": 0,
+    }  # fmt: skip
+    return Outcome(**{**values, **changed})  # type: ignore[arg-type]
+
+
+def cell(
+    system: burst_figures.SystemName, *outcomes: Outcome, name: burst_load.ProgramName = "burst"
+) -> burst_figures.Cell:
+    return burst_figures.Cell(
+        system=system, load=8, program=PROGRAMS[name], shape="java", outcomes=list(outcomes or [outcome()])
+    )
+
+
+@pytest.mark.parametrize(("shape", "length"), [("java", 32), ("other", 36)])
+def test_unique_ids_have_the_shape_that_is_asked_for(shape: burst_load.ShapeName, length: int) -> None:
+    """One sender's ids are 32 letters and digits, the other's are not, and none comes twice."""
+    keys = list(itertools.islice(burst_load.unique_keys(shape), 1000))
+
+    assert {len(key) for key in keys} == {length}
+    assert all(key.isalnum() == (shape == "java") for key in keys)
+    assert len(set(keys)) == 1000
+
+
+def test_a_send_is_what_clients_of_rocketmq_write() -> None:
+    """The frame is a send of code 310 with a body of 800 bytes, and one-way only where that is asked for."""
+    [frame] = FrameReader().feed(burst_load.encode_send(7, "A" * 32, queue=1, is_oneway=True))
+    command = decode_command(frame)
+
+    assert (command.code, command.opaque, command.is_oneway, len(command.body)) == (310, 7, True, 800)
+    assert command.ext["e"] == "1" and command.ext["i"].startswith("UNIQ_KEY\x01" + "A" * 32)
+
+
+def test_replies_are_counted_by_code() -> None:
+    """Every reply counts, also the good ones."""
+    replies = [Command(code=code, opaque=1, flag=1).encode() for code in (0, 2, 2, 14)]
+
+    assert burst_load.count_codes(b"".join(replies)) == {0: 1, 2: 2, 14: 1}
+
+
+def test_a_quantile_of_nothing_is_an_error() -> None:
+    """A run without a single answer to the honest client has no figures."""
+    assert burst_load.quantile([5.0, 1.0, 3.0], 0.5) == 3.0
+    assert burst_load.quantile([5.0, 1.0, 3.0], 0.99) == 5.0
+    with pytest.raises(BenchmarkFailed, match="honest client"):
+        burst_load.quantile([], 0.5)
+
+
+def test_ours_may_refuse_as_much_as_apache_in_the_same_cell() -> None:
+    """The limit of a cell is what Apache's broker refused in it, and nothing where it was not asked."""
+    ours, theirs = outcome(refused={2: 10}, stored=4990), outcome(refused={2: 9}, stored=4991)
+
+    beside = {goal.text: goal for goal in burst_figures.burst_goals([cell("Gantry", ours), cell("Apache", theirs)])}
+    alone = burst_figures.burst_goals([cell("Gantry", ours)])
+
+    refused = beside["refused: 5,000 sends at once, ids Java's, load 8"]
+    assert (refused.limit, refused.measured, refused.is_met) == (9, 10, False)
+    assert alone[0].limit == 0
+
+
+def test_what_is_lost_is_no_goal_of_one_cell() -> None:
+    """Sends that are neither stored nor refused, and refusals to the honest client, count over all cells of ours."""
+    cells = [
+        cell("Gantry", outcome(stored=4000), outcome(), name="oneway-burst"),
+        cell("Gantry", outcome(honest_refused=2)),
+        cell("Apache", outcome(stored=0, honest_refused=9)),
+    ]
+
+    goals = {goal.text: goal.measured for goal in burst_figures.burst_goals(cells)}
+
+    assert goals["neither stored nor refused, everywhere"] == 1000
+    assert goals["refused to the honest client, everywhere"] == 2
+
+
+def test_the_page_has_a_place_for_the_table() -> None:
+    """A published run replaces the tables of the page."""
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    figures = burst_figures.burst_figures([cell("Gantry", outcome(refused={2: 1429}, stored=3571))])
+
+    published = publish(page, [figures], benchmark=burst.BENCHMARK)
+
+    assert markdown(figures) in published
+    assert "1,429 with 2 | 3,571 of 5,000" in published
+
+
+def test_busy_processes_end_with_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The background load is gone when its cell is over, also when the cell fails."""
+    children: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def remember(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
+        children.append(real(*arguments, **options))  # type: ignore[call-overload]
+        return children[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", remember)
+    with pytest.raises(BenchmarkFailed), burst.busy_processes(2):
+        assert all(child.poll() is None for child in children)
+        raise BenchmarkFailed("the cell fails")
+
+    assert len(children) == 2 and all(child.poll() is not None for child in children)
+
+
+@pytest.mark.parametrize("name", ["burst", "oneway-burst", "oneway-paced"])
+@pytest.mark.parametrize("shape", ["java", "other"])
+def test_a_small_run_stores_everything(
+    tmp_path: Path, name: burst_load.ProgramName, shape: burst_load.ShapeName
+) -> None:
+    """Every program runs to its end against a broker of ours, and finds everything stored and nothing refused."""
+    program = burst_figures.programs(100)[name]
+    extra = {"mappedFileSizeCommitLog": str(16 << 20)}
+    threads = threading.active_count()
+    with (
+        start_name_server(tmp_path) as name_server,
+        start_broker(tmp_path / "broker", name_server=name_server, core=None, extra=extra) as broker,
+    ):
+        found = burst_load.run_program(program, shape, broker.target.address)
+
+    assert (found.sent, found.stored, found.refused, found.unanswered) == (100, 100, {}, 0)
+    assert found.honest_refused == 0
+    assert threading.active_count() <= threads

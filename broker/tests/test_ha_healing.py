@@ -1,0 +1,395 @@
+"""A damaged record is fetched again from a replica that has it, over the replication stream, while both run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, nullcontext
+
+import msgspec
+import pytest
+
+from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.follower import Follower
+from gantry_broker.ha.frames import AskRange, FrameReader, Hello, Range, Welcome, encode
+from gantry_broker.ha.healing import Healer, RangeQuestion
+from gantry_broker.ha.master_session import MasterFacts, MasterSession, Phase
+from gantry_broker.ha.server import ReplicationServer
+from gantry_broker.ha.slave_session import SlaveFacts
+from gantry_broker.ha.slave_store import SlaveStore
+from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.store.log_guard import DamageState
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.local import wait_until
+from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_broker.testing.verifying import log_byte, place
+
+COUNT = 200
+DAMAGED = 57
+
+
+def make_world(number: int) -> StoreWorld:
+    world = StoreWorld(FaultyDisk(), f"/node{number}", TINY)
+    world.open()
+    return world
+
+
+class Pair:
+    """A master, a slave that follows it, and a healer on each side."""
+
+    def __init__(self) -> None:
+        self.master, self.slave = make_world(0), make_world(1)
+        self.slaves = AckSet(acks_needed=0, is_flushed_wanted=False)
+        self.server = ReplicationServer(
+            self._facts, StoreLog(self.master.store), self.slaves, on_acks=lambda: None
+        )  # fmt: skip
+        self.follower: Follower | None = None
+        self.healers = {
+            "master": Healer(self.master.store, lambda: self.server.streams, nullcontext),
+            "slave": Healer(self.slave.store, self._masters, nullcontext),
+        }
+
+    def _facts(self) -> MasterFacts:
+        return MasterFacts("c", "b", TINY.mapped_file_size_commit_log, self.master.store.identity.epoch)
+
+    def _masters(self) -> Iterator[Follower]:
+        if self.follower is not None:
+            yield self.follower
+
+    def world(self, side: str) -> StoreWorld:
+        return self.master if side == "master" else self.slave
+
+    async def follow(self) -> asyncio.Task[None]:
+        store = SlaveStore(self.slave.store)
+        facts = SlaveFacts(
+            "c", "b", 1, self.slave.store.identity.uuid, TINY.mapped_file_size_commit_log, 0, True, ""
+        )  # fmt: skip
+
+        def copied() -> None:
+            assert self.follower is not None
+            store.dispatch(self.follower.confirmed)
+
+        self.follower = Follower(store, lambda: facts, ("127.0.0.1", self.server.port), on_copied=copied)
+        return asyncio.ensure_future(self.follower.run())
+
+    @property
+    def is_level(self) -> bool:
+        dispatched = self.slave.store.dispatched
+        return dispatched == self.master.store.wrote == max((one.received for one in self.slaves), default=-1)
+
+
+@asynccontextmanager
+async def pair() -> AsyncIterator[Pair]:
+    one = Pair()
+    one.master.send("orders", COUNT)
+    await one.server.start("127.0.0.1", 0)
+    task = await one.follow()
+    try:
+        await wait_until(lambda: one.is_level)
+        yield one
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        for healer in one.healers.values():
+            await healer.close()
+        await one.server.close()
+
+
+def damage(pair: Pair, side: str, *, at: int = 90, number: int = DAMAGED) -> int:
+    """Damage a record of one side; where it begins."""
+    start = place(pair.master, number)[0]
+    log_byte(pair.world(side), start + at, b"\xee")
+    return start
+
+
+def read_bodies(world: StoreWorld) -> list[bytes]:
+    return world.bodies("orders")
+
+
+@pytest.mark.parametrize("at", [5, 16, 30, 90, 130], ids=["magic", "flag", "own offset", "body", "properties"])
+@pytest.mark.parametrize("side", ["master", "slave"])
+async def test_a_damaged_record_is_healed_from_the_other_side_and_delivered(side: str, at: int) -> None:
+    """Whichever side has it: a reader waits before the message, gets it when it is healed, and misses none."""
+    async with pair() as both:
+        world, sent = both.world(side), both.master.sent_bodies("orders")
+        damage(both, side, at=at)
+
+        first = world.store.read("orders", 0, DAMAGED, count_max=1, bytes_max=1 << 20)
+        assert first.is_waiting and first.next_offset == DAMAGED and not first.body
+        await wait_until(lambda: world.store.guard.counters.healed == 1)
+
+        assert read_bodies(world) == sent
+        assert not world.store.guard.damaged and world.store.guard.counters.lost == 0
+
+
+async def test_what_is_healed_is_on_the_disk() -> None:
+    """A power loss right after it takes nothing of it back."""
+    async with pair() as both:
+        both.master.store.flush()
+        damage(both, "master")
+        both.master.messages("orders")
+        await wait_until(lambda: both.master.store.guard.counters.healed == 1)
+        sent = both.master.sent_bodies("orders")
+
+    both.master.lose_power()
+    both.master.open()
+    assert read_bodies(both.master) == sent
+
+
+async def test_without_a_replica_readers_step_over_at_once() -> None:
+    """There is nothing to wait for: the damage is reported, and the neighbours are served."""
+    world = make_world(0)
+    healer = Healer(world.store, list, nullcontext)
+    world.send("orders", COUNT)
+    log_byte(world, place(world, DAMAGED)[0] + 90, b"\xee")
+
+    sent = world.sent_bodies("orders")
+    assert read_bodies(world) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
+    assert [one.state for one in world.store.guard.damaged] == [DamageState.FOUND]
+    await healer.close()
+
+
+async def test_what_is_damaged_on_both_sides_is_reported_as_lost_and_stepped_over() -> None:
+    """A damaged copy is never taken for a good one, on either side."""
+    async with pair() as both:
+        for side in ("master", "slave"):
+            damage(both, side)
+        guard, sent = both.master.store.guard, both.master.sent_bodies("orders")
+
+        read_bodies(both.master)
+        await wait_until(lambda: guard.counters.lost == 1)
+
+        assert read_bodies(both.master) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
+        assert [one.state for one in guard.damaged] == [DamageState.LOST]
+
+
+async def test_a_slave_that_lacks_a_damaged_record_gets_it_when_it_is_healed() -> None:
+    """The stream to it waits before the damage; the slave that has it heals the master, and the stream goes on."""
+    async with pair() as both:
+        start = damage(both, "master")
+        late = make_world(2)
+        store = SlaveStore(late.store)
+        facts = SlaveFacts("c", "b", 2, late.store.identity.uuid, TINY.mapped_file_size_commit_log, 0, True, "")
+        both.master.store.guard.on_resolved = both.server.appended
+        follower = Follower(store, lambda: facts, ("127.0.0.1", both.server.port))
+        task = asyncio.ensure_future(follower.run())
+        try:
+            await wait_until(lambda: late.store.wrote == both.master.store.wrote)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+        assert both.master.store.guard.counters.healed == 1
+        assert late.store.message_at(start) == both.master.records[start]
+
+
+@pytest.mark.parametrize("numbers", [(DAMAGED,), (3, 4, 5, 120, 199)], ids=["one", "several, and the last"])
+@pytest.mark.parametrize("side", ["master", "slave", "both in turn"])
+async def test_damage_is_not_taken_for_another_history_when_a_slave_comes_again(
+    side: str, numbers: tuple[int, ...]
+) -> None:
+    """The handshake compares the logs' ends: a damaged record there must not keep a slave away from its healing."""
+    async with pair() as both:
+        for stream in tuple(both.server.streams):
+            stream.end("the test says so")
+        for turn, number in enumerate(numbers):
+            damage(both, ("master", "slave")[turn % 2] if side == "both in turn" else side, number=number)
+
+        await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
+        for healer in both.healers.values():
+            healer.look(1e6)
+        guards = [world.store.guard for world in (both.master, both.slave)]
+        await wait_until(
+            lambda: sum(one.counters.healed for one in guards) >= 1 and not any(one.damaged for one in guards)
+        )
+
+        for world in (both.master, both.slave):
+            assert read_bodies(world) == both.master.sent_bodies("orders")
+
+
+async def test_another_history_is_refused_though_a_record_of_it_is_damaged() -> None:
+    """Records that are good and differ are never explained by damage elsewhere."""
+    both = Pair()
+    both.master.send("orders", COUNT)
+    both.slave.send("orders", COUNT - 60)
+    both.slave.clock.advance(7)
+    both.slave.send("orders", 60)
+    log_byte(both.slave, place(both.slave, COUNT - 50)[0] + 90, b"\xee")
+    await both.server.start("127.0.0.1", 0)
+    task = await both.follow()
+    try:
+        await wait_until(lambda: both.follower is not None and "fork" in (both.follower.trouble or ""))
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await both.server.close()
+
+
+async def test_a_new_replica_is_asked_for_what_was_lost() -> None:
+    """Damage that no replica could heal is tried again when another one comes, and after a while."""
+    world = make_world(0)
+    world.send("orders", COUNT)
+    start = place(world, DAMAGED)[0]
+    sources: list[GivenSource] = []
+    healer = Healer(world.store, lambda: sources, nullcontext)
+    log_byte(world, start + 90, b"\xee")
+    read_bodies(world)
+    assert world.store.guard.counters.found == 1
+
+    healer.look(1.0)
+    sources.append(GivenSource(b"", start))
+    healer.look(2.0)
+    await wait_until(lambda: world.store.guard.counters.lost == 1)
+    sources[0].record = world.records[start]
+    healer.look(3.0)
+    assert world.store.guard.damaged[0].state is DamageState.LOST
+    healer.look(63.0)
+    await wait_until(lambda: world.store.guard.counters.healed == 1)
+    await healer.close()
+
+    assert read_bodies(world) == world.sent_bodies("orders")
+
+
+@pytest.mark.parametrize("start", ["clean", "queues rebuilt"])
+async def test_a_message_that_a_start_could_not_dispatch_is_delivered_when_it_is_healed(start: str) -> None:
+    """A start that builds queues steps over damage; healed, the message is in its queue, where it belongs."""
+    world = make_world(0)
+    world.send("orders", COUNT)
+    places = [place(world, number)[0] for number in (DAMAGED, DAMAGED + 1)]
+    world.close()
+    for offset in places:
+        log_byte(world, offset + 90, b"\xee")
+    if start == "queues rebuilt":
+        world.disk.remove_tree(world.path("consumequeue"))
+        world.disk.remove(world.path("recovery-point.json"))
+        world.disk.remove(world.path("checkpoint"))
+    world.open()
+    sent = world.sent_bodies("orders")
+    assert read_bodies(world) == sent[:DAMAGED] + sent[DAMAGED + 2 :]
+
+    source = RecordSource(world)
+    healer = Healer(world.store, lambda: [source], nullcontext)
+    healer.look(1.0)
+    await wait_until(lambda: not world.store.guard.damaged)
+    await healer.close()
+
+    assert read_bodies(world) == sent
+    assert world.store.guard.counters.lost == 0
+
+
+class RecordSource:
+    """A replica that has every record that was sent."""
+
+    def __init__(self, world: StoreWorld) -> None:
+        self._records = world.records
+
+    def has_range(self, end: int) -> bool:
+        return True
+
+    async def fetch(self, start: int, end: int) -> bytes:
+        data = b""
+        while record := self._records.get(start + len(data)):
+            if start + len(data) + len(record) > end:
+                break
+            data += record
+        return data
+
+
+class GivenSource:
+    """A replica that gives what the test says."""
+
+    def __init__(self, record: bytes, start: int) -> None:
+        self.record = record
+        self.start = start
+
+    def has_range(self, end: int) -> bool:
+        return True
+
+    async def fetch(self, start: int, end: int) -> bytes:
+        return self.record
+
+
+@pytest.mark.parametrize("change", ["bit", "other place", "too long"])
+async def test_records_that_fail_a_check_are_never_written(change: str) -> None:
+    """What a replica gives is believed as little as what was damaged."""
+    world = make_world(0)
+    world.send("orders", COUNT)
+    start = place(world, DAMAGED)[0]
+    other = place(world, DAMAGED + 1)[0]
+    given = {
+        "bit": world.records[start][:-30] + bytes((world.records[start][-30] ^ 1,)) + world.records[start][-29:],
+        "other place": world.records[other],
+        "too long": world.records[start] + b"more",
+    }[change]
+    healer = Healer(world.store, lambda: [GivenSource(given, start)], nullcontext)
+    log_byte(world, start + 90, b"\xee")
+    before = world.files("commitlog")
+
+    read_bodies(world)
+    await wait_until(lambda: world.store.guard.counters.lost == 1)
+    await healer.close()
+
+    assert world.files("commitlog") == before
+
+
+def test_an_older_peer_is_not_asked() -> None:
+    """It would end the stream at a frame that it does not know; the handshake says who answers."""
+    world = make_world(0)
+    facts = MasterFacts("c", "b", TINY.mapped_file_size_commit_log, world.store.identity.epoch)
+    session = MasterSession(facts, StoreLog(world.store), AckSet(acks_needed=0, is_flushed_wanted=False))
+    session.slave = session._slaves.join("uuid", 1, 0.0)
+    hello = {
+        "cluster": "c", "broker_name": "b", "broker_id": 1, "store_uuid": "u", "epochs": [], "begin": 0, "end": 0,
+        "file_bytes": 1, "promised_epoch": 0,
+    }  # fmt: skip
+    session.hello = msgspec.convert(hello, Hello)
+
+    assert session.slave is not None
+    assert not session.has_range(0)
+    session.slave.received = 10
+    session.hello = msgspec.structs.replace(session.hello, gives_ranges=True)
+    assert session.has_range(10) and not session.has_range(11)
+    assert not msgspec.convert({"epoch": 1, "epochs": [], "begin": 0, "start": 0}, Welcome).gives_ranges
+
+
+async def test_an_answer_to_another_question_is_dropped_and_a_stream_that_ends_fails_it() -> None:
+    """A late answer must not be taken for the next one's."""
+    question, written = RangeQuestion(), bytearray()
+    asked = asyncio.ensure_future(question.fetch(written.extend, 10, 20))
+    await asyncio.sleep(0)
+    question.answered(Range(5, b"late"))
+    assert FrameReader().feed(bytes(written)) == [AskRange(start=10, end=20)]
+    with pytest.raises(ConnectionError):
+        await question.fetch(written.extend, 30, 40)
+    question.answered(Range(10, b"records"))
+    assert await asked == b"records"
+
+    asked = asyncio.ensure_future(question.fetch(written.extend, 10, 20))
+    await asyncio.sleep(0)
+    question.close()
+    with pytest.raises(ConnectionError):
+        await asked
+
+
+def test_a_range_survives_its_frame() -> None:
+    """With records and without."""
+    for answer in (Range(1 << 40, b"records"), Range(0, b"")):
+        assert FrameReader().feed(encode(answer)) == [answer]
+
+
+def test_a_range_may_come_in_pieces() -> None:
+    """A master that waits for the rest of a frame waits for the rest of a range, too, and for a slave's question."""
+    world = make_world(0)
+    facts = MasterFacts("c", "b", TINY.mapped_file_size_commit_log, world.store.identity.epoch)
+    for phase in (Phase.STREAMING, Phase.DOUBT):
+        session = MasterSession(facts, StoreLog(world.store), AckSet(acks_needed=0, is_flushed_wanted=False))
+        session.phase, given = phase, list[Range]()
+        session.on_range = given.append
+        frame = encode(Range(0, bytes(100)))
+        assert session.receive(frame[:50], 0.0) == b""
+        if phase is Phase.STREAMING:
+            session.receive(frame[50:], 0.0)
+            assert given == [Range(0, bytes(100))]
+            question = encode(AskRange(start=0, end=10))
+            assert session.receive(question[:-3], 0.0) == b""
+            assert session.receive(question[-3:], 0.0) == encode(Range(0, b""))

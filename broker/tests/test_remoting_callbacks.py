@@ -1,0 +1,266 @@
+"""Exceptions in a connection's callbacks: they end that connection with one line, and nobody else notices."""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gantry_broker.ha.server import MasterStream
+from gantry_broker.server.pull_hold import HeldPull, PullHold
+from gantry_broker.testing.local import RawPeer, on_both_loops, wait_until
+from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings
+from gantry_remoting.closings import CloseReason, LimitedLog
+from gantry_wire import Command
+from gantry_wire.commands.pull import PullMessage
+
+BUG, FINE = 1, 2
+
+
+class Faulty:
+    """A service with one bug in a callback that the test chooses."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.is_broken = True
+        self._service = CommandService(lambda command, connection: command.reply(body=command.body))
+        self.gone = 0
+
+    def _reach(self, where: str, connection: Connection) -> None:
+        if self.is_broken and where == self.where:
+            raise KeyError("a bug")
+
+    def connected(self, connection: Connection) -> None:
+        self._reach("connection_made", connection)
+
+    def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
+        if b"bug" in data:
+            self._reach("data_received", connection)
+        return self._service.handle(data, connection)
+
+    def disconnected(self, connection: Connection) -> None:
+        self.gone += 1
+        self._reach("connection_lost", connection)
+
+
+@asynccontextmanager
+async def listening(service: Any, **settings: Any) -> AsyncIterator[Listener]:
+    listener = Listener(service, ListenerSettings(host="127.0.0.1", **settings))
+    await listener.start()
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+    try:
+        yield listener
+    finally:
+        await listener.close()
+        assert failures == [], "an exception reached the event loop"
+
+
+def failed(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.getMessage() == "connection closed: a callback failed"]
+
+
+@pytest.mark.parametrize("where", ["connection_made", "data_received"])
+@on_both_loops
+async def test_a_bug_in_a_callback_ends_its_own_connection(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The connection is closed, the line names the callback and its place, and another connection is served."""
+    service = Faulty(where)
+    async with listening(service) as listener:
+        peer = await RawPeer.open(listener.port)
+        await peer.say(Command(code=FINE, body=b"bug").encode())
+        assert await peer.is_closed_by_peer()
+        service.is_broken = where != "connection_made"
+
+        channel = await Channel.connect(f"127.0.0.1:{listener.port}")
+        assert (await channel.request(Command(code=FINE, body=b"good"), 5000)).body == b"good"
+        await channel.close()
+        await peer.close()
+        assert listener.closings.counts[CloseReason.CALLBACK] == 1
+    [line] = failed(caplog)
+    assert (line.__dict__["callback"], line.exc_info is not None) == (where, True)
+    assert line.__dict__["at"].startswith("test_remoting_callbacks.py:")
+
+
+@on_both_loops
+async def test_a_bug_when_a_peer_goes_costs_nobody_anything(caplog: pytest.LogCaptureFixture) -> None:
+    """`disconnected` may raise: the connection is forgotten all the same, and its place is free."""
+    service = Faulty("connection_lost")
+    async with listening(service, connections_max=1) as listener:
+        for _ in range(3):
+            peer = await RawPeer.open(listener.port)
+            await peer.say(Command(code=FINE, opaque=1).encode())
+            await peer.frame()
+            await peer.close()
+            await wait_until(lambda: not listener.connections)
+    assert service.gone == 3
+    assert len(failed(caplog)) == 3
+
+
+@on_both_loops
+async def test_a_bug_while_what_was_left_is_handled_ends_that_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """Frames that wait for a later turn are handled in a callback of the loop: it is guarded like the others."""
+    service = Faulty("data_received")
+    service.is_broken = False
+    async with listening(service) as listener:
+        peer = await RawPeer.open(listener.port)
+        await peer.say(Command(code=FINE).encode())
+        await peer.frame()
+        service.is_broken = True
+        [connection] = listener.connections
+        connection._defer(Command(code=FINE, body=b"bug").encode())
+        assert await peer.is_closed_by_peer()
+        await peer.close()
+    assert [line.__dict__["callback"] for line in failed(caplog)] == ["resume"]
+
+
+@on_both_loops
+async def test_a_bug_leaves_one_traceback_and_a_flood_of_it_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """However often a peer runs into the same bug: one traceback, a few lines a second, and the rest is counted."""
+    service = Faulty("data_received")
+    async with listening(service) as listener:
+        for _ in range(60):
+            peer = await RawPeer.open(listener.port)
+            await peer.say(Command(code=FINE, body=b"bug").encode())
+            assert await peer.is_closed_by_peer()
+            await peer.close()
+        assert listener.closings.counts[CloseReason.CALLBACK] == 60
+    lines = failed(caplog)
+    assert sum(line.exc_info is not None for line in lines) == 1
+    counted = len(lines) + sum(line.__dict__.get("suppressed", 0) for line in lines)
+    assert counted <= 60 and len(lines) < 60
+
+
+class Reset(asyncio.Transport):
+    """A transport whose peer has reset the connection before it was accepted: the kernel has no name for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_aborted = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return None if name == "peername" else ("127.0.0.1", 1)
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+async def test_a_peer_without_a_name_is_let_go_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A connection that was reset in the backlog is neither counted among the connections nor handed to the service."""
+    service = Faulty("nowhere")
+    async with listening(service) as listener:
+        connection, transport = Connection(listener), Reset()
+
+        connection.connection_made(transport)
+        connection.data_received(Command(code=FINE).encode())
+        connection.connection_lost(None)
+
+        assert transport.is_aborted and not listener.connections and service.gone == 0
+        assert listener.closings.counts[CloseReason.RESET] == 1
+    assert failed(caplog) == []
+
+
+@on_both_loops
+async def test_a_storm_of_resets_leaves_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """Five hundred connections that are reset at once or in a frame: no traceback, and lines that can be counted."""
+    caplog.set_level(logging.INFO)
+    async with listening(Faulty("nowhere")) as listener:
+
+        def storm() -> None:
+            for number in range(500):
+                with socket.create_connection(("127.0.0.1", listener.port)) as peer:
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    if number % 2:
+                        peer.sendall(Command(code=FINE).encode()[: number % 40 + 1])
+
+        await asyncio.to_thread(storm)
+        channel = await Channel.connect(f"127.0.0.1:{listener.port}")
+        assert (await channel.request(Command(code=FINE, body=b"good"), 5000)).body == b"good"
+        await channel.close()
+        await wait_until(lambda: not listener.connections)
+    assert [record for record in caplog.records if record.exc_info] == []
+    assert len(caplog.records) < 60
+
+
+async def test_a_bug_in_a_held_pull_keeps_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    """A held pull whose look raises ends its own connection; the pulls behind it are answered."""
+    loop = asyncio.get_running_loop()
+    async with listening(Faulty("nowhere")) as listener:
+        peers = [await RawPeer.open(listener.port) for _ in range(2)]
+        for peer in peers:
+            await peer.say(Command(code=FINE).encode())
+            await peer.frame()
+        first, second = sorted(listener.connections, key=lambda one: one.peer[1])
+
+        def look(held: HeldPull, must_answer: bool) -> Command | None:
+            if held.connection is first:
+                raise IndexError("a bug")
+            return held.command.reply()
+
+        hold = PullHold(loop, look, held_max=10, held_per_connection_max=10)
+        pull = PullMessage(consumer_group="g", topic="t", queue_id=0, queue_offset=0, max_msg_nums=1, sys_flag=0,
+                           commit_offset=0, suspend_timeout_millis=1000, sub_version=0)  # fmt: skip
+        for connection in (first, second):
+            hold.hold(HeldPull(Command(code=11, opaque=7), connection, pull, 0, loop.time() + 60))
+        hold.mark([("t", 0)])
+        await wait_until(lambda: hold.count == 0)
+
+        assert not first.is_open and second.is_open
+        for peer in peers:
+            await peer.close()
+    assert [line.__dict__["callback"] for line in failed(caplog)] == ["held pull"]
+
+
+async def test_a_bug_in_the_calling_end_closes_its_channel(caplog: pytest.LogCaptureFixture) -> None:
+    """What a client's handler raises about a request of the server ends that channel, with one line."""
+
+    def bug(command: Command, channel: Channel) -> Command | None:
+        raise ValueError("a bug")
+
+    async with listening(Faulty("nowhere")) as listener:
+        channel = await Channel.connect(f"127.0.0.1:{listener.port}", on_request=bug)
+        await channel.request(Command(code=FINE), 5000)
+        [connection] = listener.connections
+        connection.send(Command(code=99).encode())
+        await wait_until(lambda: not channel.is_open)
+        await channel.close()
+    [line] = failed(caplog)
+    assert line.__dict__["callback"] == "data_received"
+
+
+def test_kinds_of_lines_are_bounded() -> None:
+    """What peers make up cannot make the log's memory grow: beyond 256 kinds all others share one."""
+    log = LimitedLog(logging.getLogger("test.kinds"), lambda: 0.0)
+    for number in range(5000):
+        log.write(logging.DEBUG, "connection closed", {}, kind=f"kind {number}")
+
+    assert len(log._suppressed) <= 257
+
+
+class _Nobody:
+    """What a replication stream needs of its server before anything is said."""
+
+    def __init__(self) -> None:
+        self.log = LimitedLog(logging.getLogger("test.replication"))
+        self.streams: set[MasterStream] = set()
+
+    def facts(self) -> None:
+        raise OSError("a bug")
+
+
+async def test_a_bug_in_a_replication_stream_ends_that_stream(caplog: pytest.LogCaptureFixture) -> None:
+    """The master's port is guarded as the clients' is."""
+    server: Any = _Nobody()
+    stream = MasterStream(server)
+    transport = Reset()
+
+    stream.connection_made(transport)
+    stream.data_received(b"x")
+    stream.resume_writing()
+    stream.connection_lost(None)
+
+    assert transport.is_aborted
+    assert {line.__dict__["callback"] for line in failed(caplog)} == {"connection_made", "data_received"}

@@ -1,0 +1,122 @@
+"""Damage to stored messages in whole brokers: never delivered, waited for where a replica has them, and shown."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.server.role_status import status_of
+from gantry_broker.testing.local import GROUP, TOPIC, dialogue, running_broker, wait_until
+from gantry_wire import RequestCode, ResponseCode
+from gantry_wire.message import decode_records
+
+MESSAGES = 20
+DAMAGED = 7
+
+
+def damage(broker: Broker, number: int = DAMAGED, *, at: int = 95) -> int:
+    """Flip a bit of a stored message, as another process would; where its record lies."""
+    queue = broker.store.find_queue(TOPIC, 0)
+    unit = None if queue is None else queue.unit(number)
+    assert unit is not None
+    file_size = broker.store.settings.mapped_file_size_commit_log
+    path = Path(broker.store.root) / "commitlog" / f"{unit[0] - unit[0] % file_size:020d}"
+    with path.open("r+b") as file:
+        file.seek(unit[0] % file_size + at)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes((byte ^ 0x10,)))
+    return unit[0]
+
+
+async def send_all(broker: Broker) -> list[bytes]:
+    bodies = [b"message %d, and a little more" % number for number in range(MESSAGES)]
+    async with dialogue(broker) as client:
+        for body in bodies:
+            await client.send_ok(body)
+    return bodies
+
+
+async def pull_all(broker: Broker, *, wait_ms: int = 15_000) -> list[bytes]:
+    """As a consumer does: from where the last answer said, waiting where there is nothing new."""
+    offset, bodies = 0, list[bytes]()
+    async with dialogue(broker) as client:
+        while offset < MESSAGES:
+            reply = await client.pull(offset, wait_ms=wait_ms)
+            if reply.code == ResponseCode.SUCCESS:
+                bodies += [message.body for message in decode_records(reply.body)]
+            else:
+                assert reply.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY), reply
+            offset = int(reply.ext["nextBeginOffset"])
+    return bodies
+
+
+@asynccontextmanager
+async def pair(folder: Path) -> AsyncIterator[tuple[Broker, Broker]]:
+    """A master that waits for its slave, and the slave."""
+    async with running_broker(folder / "master", disk=None, clock=None, brokerRole="SYNC_MASTER") as master:
+        conf = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": master.settings.ha_address}
+        async with running_broker(folder / "slave", disk=None, clock=None, **conf) as slave:
+            await wait_until(lambda: len(master.replication.acks) == 1)
+            yield master, slave
+
+
+@pytest.mark.parametrize("side", ["master", "slave"])
+async def test_a_consumer_of_a_group_gets_a_damaged_message_when_it_is_healed(tmp_path: Path, side: str) -> None:
+    """It waits for the message instead of skipping it, on whichever broker it reads, and misses none."""
+    async with pair(tmp_path) as (master, slave):
+        bodies = await send_all(master)
+        await wait_until(lambda: slave.store.dispatched == master.store.wrote)
+        broker = master if side == "master" else slave
+        damage(broker)
+
+        assert await pull_all(broker) == bodies
+        assert broker.store.integrity.healed_records == 1
+        assert broker.store.integrity.damaged_records == broker.store.integrity.lost_records == 0
+
+
+async def test_a_broker_alone_steps_over_a_damaged_message_and_shows_it(tmp_path: Path) -> None:
+    """Nothing is waited for that nobody can give; the page says how many messages are damaged."""
+    async with running_broker(tmp_path, disk=None, clock=None) as broker:
+        bodies = await send_all(broker)
+        damage(broker)
+
+        assert await pull_all(broker, wait_ms=0) == bodies[:DAMAGED] + bodies[DAMAGED + 1 :]
+        shown = broker.status.look()
+        assert (shown.damaged_records, shown.damaged_records_found, shown.healed_records) == (1, 1, 0)
+
+
+async def test_a_broker_alone_is_incomplete_while_a_message_is_damaged(tmp_path: Path) -> None:
+    """Without a replica nothing heals the damage: the status reports missing data until the record is good again."""
+    async with running_broker(tmp_path, disk=None, clock=None) as broker:
+        await send_all(broker)
+        assert status_of(broker.roles).is_whole is True
+        place = damage(broker)
+        await pull_all(broker, wait_ms=0)
+
+        assert status_of(broker.roles).is_whole is False
+
+        end = broker.store.guard.damaged[0].end
+        damage(broker)
+        broker.store.guard.found_good(place, end)
+        assert status_of(broker.roles).is_whole is True
+
+
+async def test_a_damaged_message_is_not_found_by_its_place_nor_sent_back(tmp_path: Path) -> None:
+    """Requests that name the message by its offset are refused with a reason, and store nothing altered."""
+    async with running_broker(tmp_path, disk=None, clock=None) as broker:
+        await send_all(broker)
+        place, wrote = damage(broker), broker.store.wrote
+        async with dialogue(broker) as client:
+            await client.make_group()
+            viewed = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(place)})
+            back = {"offset": str(place), "group": GROUP, "delayLevel": "0", "originMsgId": "x", "originTopic": TOPIC}
+            returned = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+
+        assert viewed.code == returned.code == ResponseCode.SYSTEM_ERROR
+        assert str(place) in (viewed.remark or "") and str(place) in (returned.remark or "")
+        assert broker.store.wrote == wrote

@@ -1,0 +1,147 @@
+"""Refusals: each request that is refused is counted by its reason, and an episode leaves two lines in the log."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.errors import DiskTooSlow, LogReadOnly, MessageTooLarge, PoolExhausted, StoreFull
+from gantry_broker.server.refusals import EPISODE_GAP_S, Refusal, Refusals
+from gantry_broker.server.send_path import store_refusal
+from gantry_broker.testing.local import TOPIC, dialogue, running_broker
+from gantry_remoting.first_time import KEYS_MAX, LINES_PER_MINUTE_MAX, FirstTime
+from gantry_status import RefusalReason
+from gantry_wire import Command, RequestCode, ResponseCode
+
+FULL = Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "the disk is full", RefusalReason.DISK_FULL)
+BUSY = Refusal(ResponseCode.SYSTEM_BUSY, "busy", RefusalReason.QUEUE_TIMEOUT)
+SLAVE = Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "a slave", RefusalReason.NOT_MASTER)
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, int | None, float | None]]:
+    return [
+        (record.levelname, record.__dict__["reason"], record.__dict__.get("refused"), record.__dict__.get("duration_s"))
+        for record in caplog.records
+        if "refusing requests" in record.getMessage()
+    ]
+
+
+def test_an_episode_has_one_line_at_its_begin_and_one_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    """However many requests are refused, the log says when it began, and how many they were and for how long."""
+    caplog.set_level(logging.INFO)
+    refusals = Refusals()
+    for second in range(10):
+        refusals.sample(100.0 + second)
+        for _ in range(1000):
+            refusals.count(BUSY)
+        refusals.count(FULL, 5)
+    assert events(caplog) == [("WARNING", "queue_timeout", None, None), ("WARNING", "disk_full", None, None)]
+
+    refusals.sample(109.0 + EPISODE_GAP_S - 0.1)
+    assert len(events(caplog)) == 2
+    refusals.sample(109.0 + EPISODE_GAP_S)
+
+    assert events(caplog)[2:] == [("INFO", "queue_timeout", 10_000, 9.0), ("INFO", "disk_full", 50, 9.0)]
+    refusals.count(BUSY)
+    assert events(caplog)[4:] == [("WARNING", "queue_timeout", None, None)]
+    assert refusals.counts[RefusalReason.QUEUE_TIMEOUT] == 10_001
+
+
+def test_a_role_that_takes_no_sends_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Clients that still send to a slave are part of every change of masters."""
+    caplog.set_level(logging.INFO)
+    refusals = Refusals()
+    refusals.count(SLAVE)
+    refusals.close()
+
+    assert [level for level, *_ in events(caplog)] == ["INFO", "INFO"]
+
+
+def test_a_request_that_is_wrong_in_itself_is_not_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """A message that is too large is its sender's fault, and says nothing of the broker."""
+    refusals = Refusals()
+    reply = refusals.reply(Command(code=310), store_refusal(MessageTooLarge("5 MiB")))
+
+    assert (reply.code, sum(refusals.counts.values()), caplog.records) == (ResponseCode.MESSAGE_ILLEGAL, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (DiskTooSlow("x"), 14, RefusalReason.DISK_TOO_SLOW),
+        (StoreFull("x"), 14, RefusalReason.DISK_FULL),
+        (PoolExhausted("x"), 2, RefusalReason.NO_WRITE_BUFFER),
+        (LogReadOnly("x"), 14, RefusalReason.LOG_READ_ONLY),
+        (OSError(5, "I/O error"), 1, RefusalReason.STORE_FAILED),
+    ],
+    ids=["slow-disk", "full-disk", "no-buffer", "read-only", "bug"],
+)
+def test_each_failure_of_the_store_has_its_reason(error: Exception, code: int, reason: RefusalReason) -> None:
+    """What the store raises has a code for clients and a reason for operators."""
+    refusal = store_refusal(error)
+
+    assert (refusal.code, refusal.reason) == (code, reason)
+
+
+@pytest.mark.parametrize("code", [10, 310, 17], ids=["send", "send-v2", "create-topic"])
+async def test_what_the_gate_refuses_is_counted(tmp_path: Path, code: int) -> None:
+    """A broker that takes nothing counts each send and each change that it refuses with code 14."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        broker.core.gate.close_to_sends("the test closes it")
+        for _ in range(3):
+            reply = await client.ask(code, {"topic": "T"}) if code == 17 else await client.send(code=code)
+            assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+        assert broker.status.look().refused_requests[RefusalReason.NOT_MASTER] == 3
+        broker.core.gate.open()
+
+
+def lines(caplog: pytest.LogCaptureFixture, text: str) -> list[dict[str, object]]:
+    return [record.__dict__ for record in caplog.records if record.getMessage().startswith(text)]
+
+
+async def test_a_request_code_that_is_not_served_is_counted_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each request is counted; a line names code and client, for codes of nobody and for those of RocketMQ."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        for code in (4711, 4711, 4711, RequestCode.POP_MESSAGE, RequestCode.POP_MESSAGE):
+            assert (await client.ask(code)).code == 3
+
+        assert broker.core.stats.refusals.counts[RefusalReason.UNKNOWN_REQUEST] == 5
+        assert broker._server_facts().refused_requests[RefusalReason.UNKNOWN_REQUEST] == 5
+    told = lines(caplog, "refused request code that is not supported")
+    assert [(line["code"], line["request"], line["client"]) for line in told] == [
+        (4711, "unknown", "127.0.0.1"), (RequestCode.POP_MESSAGE, "POP_MESSAGE", "127.0.0.1"),
+    ]  # fmt: skip
+
+
+async def test_a_property_filter_that_is_switched_off_is_counted_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Go's client asks again and again and shows its application nothing: the broker says whose filter it refuses."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok(b"x")
+        for _ in range(3):
+            reply = await client.pull(0, expressionType="SQL92", subscription="price > 5")
+            assert (reply.code, "does not support consumer to filter" in (reply.remark or "")) == (1, True)
+
+        assert broker.core.stats.refusals.counts[RefusalReason.PROPERTY_FILTER] == 3
+    [line] = lines(caplog, "refused property filter")
+    assert (line["topic"], line["expression_type"], line["levelname"]) == (TOPIC, "SQL92", "WARNING")
+
+
+def test_lines_about_first_times_are_bounded() -> None:
+    """Whoever invents request codes gets so many lines a minute, and no memory."""
+    seconds = [0.0]
+    first = FirstTime(clock=lambda: seconds[0])
+    assert [first.is_new("a"), first.is_new("a")] == [True, False]
+    assert sum(first.is_new(number) for number in range(100_000)) == LINES_PER_MINUTE_MAX - 1
+    for minute in range(1, 3 * KEYS_MAX // LINES_PER_MINUTE_MAX):
+        seconds[0] = 60.0 * minute
+        for number in range(LINES_PER_MINUTE_MAX):
+            first.is_new((minute, number))
+    assert repr(first) == f"<FirstTime keys={KEYS_MAX}>"
+    assert first.is_new("a") is False, "this minute has no line left"
+    seconds[0] += 60.0
+    assert first.is_new("a") is True, "it was forgotten"

@@ -1,0 +1,380 @@
+"""The tiers of plain sends and the readable path store and answer the same, byte for byte, whatever a sender writes.
+
+The readable path is the oracle: it reads every request in words. A case is one frame; its draft is everything that the
+store gets of a message, and its answer everything that the reply is made of.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from gantry_access import signer
+from gantry_broker.app import Broker
+from gantry_broker.ports import RealDisk
+from gantry_broker.server import send_routes
+from gantry_broker.server.handlers.send import SendHandlers
+from gantry_broker.server.refusals import Refusal
+from gantry_broker.server.send_path import SEND_V2_PREFIX
+from gantry_broker.testing.accounts import ADMIN, ORDERS, guarded_broker, signed_dialogue
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.local import TOPIC, dialogue, properties_text, running_broker, send_ext
+from gantry_broker.testing.ports import free_ports
+from gantry_wire import Command, ResponseCode
+from gantry_wire.frame import FRAME_HEAD, encode_frame
+from gantry_wire.header import Header, encode_binary_header
+
+CASES_COUNT: Final = 6_000
+UNIQUE: Final = "7F0000010000000000000000000000AB"
+UNIQUES: Final = (UNIQUE, UNIQUE * 2, "0123456789abcdef01234567", "id-1", "ä" * 32, 'quo"te\\d', "x", "", "a b")
+NAMES: Final = (
+    "color", "größe", "TAGS", "KEYS", "WAIT", "a", "UNIQ_KEY2", "MSG_REGION", "TRACE_ON", "CLUSTER", "__CRC32#",
+    "POP_CK", "DELAY", "TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "PGROUP", "INSTANCE_ID", "",
+)  # fmt: skip
+PLAIN_NAMES: Final = ("color", "größe", "TAGS", "KEYS", "a", "UNIQ_KEY2", "PGROUP")
+VALUES: Final = (
+    "blue",
+    "",
+    "ü 漢字",
+    "one two",
+    " a  b ",
+    "true",
+    "false",
+    "FALSE",
+    "1",
+    "3",
+    "x" * 300,
+    "\u0000",
+    "😀",
+)
+
+
+class Peer:
+    """A connection of which the send path sees its address and what it is sent."""
+
+    def __init__(self) -> None:
+        self.peer = ("127.0.0.1", 40_000)
+        self.account = None
+        self.is_backlogged = False
+        self.sent: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+
+def property_text(dice: random.Random) -> str:
+    """Properties as some sender may write them: most are plain, some odd, some broken."""
+    names = PLAIN_NAMES if dice.random() < 0.7 else NAMES
+    pairs = [(dice.choice(names), dice.choice(VALUES)) for _ in range(dice.randrange(6))]
+    if dice.random() < 0.9:
+        unique = UNIQUE if dice.random() < 0.5 else dice.choice(UNIQUES)
+        pairs.insert(dice.choice((0, dice.randint(0, len(pairs)))), ("UNIQ_KEY", unique))
+    if dice.random() < 0.6:
+        pairs.append(("WAIT", dice.choice(("true", "true", "true", "false", "FALSE", "no"))))
+    if dice.random() < 0.8:  # most senders keep a map
+        pairs = list(dict(pairs).items())
+    text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+    odd = dice.random()
+    if odd < 0.1:
+        text = text.removesuffix("\x02")
+    elif odd < 0.14:
+        at = dice.randint(0, len(text))
+        text = text[:at] + dice.choice(("\x01", "\x02", "\x02\x02", "\x01\x01", "\x01v\x02")) + text[at:]
+    elif odd < 0.15:
+        text += f"long\x01{'y' * (32_767 - len(text.encode()) - dice.randrange(120))}\x02"
+    return text
+
+
+def fields_of(dice: random.Random) -> dict[str, str]:
+    """The other fields of a send; nearly all are usual."""
+    fields = {
+        "queueId": str(dice.randrange(4)),
+        "sysFlag": str(dice.choice((0, 0, 1, 4, 8, 12, 16, 32, 63, -1))),
+        "bornTimestamp": str(dice.choice((1_700_000_000_000, 0, -5))),
+        "flag": str(dice.choice((0, 0, 7, -1))),
+        "properties": property_text(dice),
+    }
+    for name, usual, unusual in (
+        ("reconsumeTimes", "0", "2"), ("batch", "false", "true"), ("unitMode", "false", "true"),
+        ("queueId", "0", "4"), ("queueId", "0", "-1"), ("queueId", "0", "no number"),
+        ("topic", TOPIC, "%RETRY%nobody"), ("flag", "0", "2147483648"),
+    ):  # fmt: skip
+        odd = dice.random()
+        if odd < 0.01:
+            fields[name] = unusual
+        elif odd < 0.3 and name not in ("topic", "queueId", "flag"):
+            fields[name] = usual
+    if dice.random() < 0.02:
+        del fields["properties"]
+    return fields
+
+
+def frame(dice: random.Random) -> bytes:
+    """One request as Java's, Go's or some other client would write it."""
+    code = dice.choice((10, 310))
+    fields = fields_of(dice)
+    ext = send_ext(code, **fields)
+    if "properties" not in fields:
+        del ext["properties" if code == 10 else "i"]
+    flag, opaque = dice.choice((0, 0, 2)), dice.randrange(1 << 31)
+    body = b"" if dice.random() < 0.01 else dice.randbytes(dice.choice((1, 20, 3_000)))
+    if dice.random() < 0.3:
+        header = Header(code=code, opaque=opaque, flag=flag, language="GO", version=317, ext=ext)
+        return encode_frame(encode_binary_header(header), body, 1)
+    document: dict[str, Any] = {"code": code}
+    if dice.random() < 0.5:  # Go's order; numbers as numbers, as some write them
+        document |= {"language": "GO", "version": 317, "opaque": opaque, "flag": flag, "remark": "", "extFields": ext}
+    else:
+        document |= {"extFields": ext, "flag": flag, "language": "JAVA", "opaque": opaque, "version": 479}
+    text = json.dumps(document, ensure_ascii=dice.random() < 0.5, separators=(",", ":"))
+    return encode_frame(text.encode(), body)
+
+
+def cases(seed: int, count: int = CASES_COUNT) -> Iterator[bytes]:
+    dice = random.Random(seed)
+    return (frame(dice) for _ in range(count))
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
+    """A broker that has the topic, and makes up nothing that differs from one time to the next."""
+    async with running_broker(tmp_path) as one, dialogue(one) as client:
+        await client.send_ok(queueId="3")
+        make_predictable(one, monkeypatch)
+        yield one
+
+
+def make_predictable(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker.core.routes, "next_unique_id", lambda: "0" * 31 + "1")
+    monkeypatch.setattr(broker.sends._random, "randrange", lambda _: 0)
+
+
+@pytest.fixture
+def readable(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The codes of sends that came to the readable path."""
+    codes: list[int] = []
+    take = SendHandlers.take
+
+    def count(self: SendHandlers, command: Command, connection: Any) -> bytes | None:
+        codes.append(command.code)
+        return take(self, command, connection)
+
+    monkeypatch.setattr(SendHandlers, "take", count)
+    return codes
+
+
+Outcome = tuple[list[Any], list[Any], set[int], bytes]
+
+
+def outcome(broker: Broker, data: bytes, handle: Callable[[bytes, Any], tuple[int, bytes]]) -> Outcome:
+    """What a frame put into the pass, and what was answered at once; the pass is empty again afterwards."""
+    path, peer = broker.path, Peer()
+    consumed, replies = handle(data, peer)
+    assert consumed == len(data)
+    found = (
+        [tuple(draft) for draft in path.drafts],
+        path.answers[:],
+        set(path.unwaited),
+        replies + b"".join(peer.sent),
+    )
+    path.drafts.clear()
+    path.answers.clear()
+    path._runs.clear()
+    path.unwaited.clear()
+    path._hosts.clear()
+    return found
+
+
+def by_tiers(broker: Broker, data: bytes) -> Outcome:
+    return outcome(broker, data, broker._services[0].handle)
+
+
+def by_words(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    """The same frame by the readable path alone."""
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.path, "_prefix", b"\0")
+        patch.setattr(broker.path, "signed", None)
+        return outcome(broker, data, broker._services[0].handle)
+
+
+def differences(broker: Broker, frames: Iterator[bytes], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The frames that end differently by tiers and by words."""
+    return [data for data in frames if by_tiers(broker, data) != by_words(broker, data, monkeypatch)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_every_tier_gives_the_store_and_the_sender_what_the_readable_path_gives(
+    broker: Broker, seed: int, readable: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Draft, answer and immediate reply are equal for any properties and fields; most cases need no words."""
+    assert differences(broker, cases(seed), monkeypatch) == []
+
+    assert CASES_COUNT < len(readable) < CASES_COUNT * 1.6, "more than a third of the cases took a tier"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OWNED_PROPERTIES", frozenset()), ("SPECIAL_PROPERTIES", frozenset({""})), ("PROPERTIES_BYTES_MAX", 1 << 20)],
+)
+async def test_a_tier_that_forgets_a_rule_is_noticed(
+    broker: Broker, name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: without the rule the same cases end differently."""
+    monkeypatch.setattr(send_routes, name, value)
+    monkeypatch.setattr(send_routes, "_NOTED", send_routes.SPECIAL_PROPERTIES | send_routes.OWNED_PROPERTIES)
+
+    assert differences(broker, cases(0), monkeypatch) != []
+
+
+def plain_frame(code: int, serialization: int, text: str) -> bytes:
+    ext = send_ext(code, properties=text)
+    if serialization:
+        return encode_frame(encode_binary_header(Header(code=code, opaque=1, version=317, ext=ext)), b"x", 1)
+    document = {"code": code, "language": "GO", "opaque": 1, "flag": 0, "extFields": ext}
+    return encode_frame(json.dumps(document, separators=(",", ":")).encode(), b"x")
+
+
+@pytest.mark.parametrize("serialization", [0, 1], ids=["json", "binary"])
+@pytest.mark.parametrize("code", [10, 310])
+@pytest.mark.parametrize(
+    "text",
+    [
+        properties_text(TAGS="t", UNIQ_KEY=UNIQUE, WAIT="true"),
+        properties_text(colour="grün", KEYS="key-1 key-2", UNIQ_KEY=UNIQUE, WAIT="true", TAGS="red"),
+        properties_text(UNIQ_KEY="not-32-letters", WAIT="true"),
+        properties_text(UNIQ_KEY=UNIQUE, KEYS="k"),
+        properties_text(TAGS="t"),
+        properties_text(UNIQ_KEY=UNIQUE, CLUSTER="other", TRACE_ON="false", **{"__CRC32#": "123"}),
+        "",
+    ],
+    ids=["id behind", "java with keys", "short id", "keys", "no id", "forwarded", "nothing"],
+)
+async def test_senders_not_shaped_like_javas_take_no_readable_path(
+    broker: Broker, code: int, serialization: int, text: str, readable: list[int]
+) -> None:
+    """Go, C++, Rust, Node and raw senders, and Java's with keys: a message is put into the pass on primitives."""
+    drafts, answers, _, reply = by_tiers(broker, plain_frame(code, serialization, text))
+
+    assert (len(drafts), len(answers), reply) == (1, 1, b"")
+    assert readable == []
+
+
+async def test_a_shape_is_learned_by_the_second_tier_and_used_by_the_first(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Properties are parsed for the first message of a shape only."""
+    monkeypatch.setattr(broker.path, "put_any", counted(broker.path.put_any))
+    text = properties_text(UNIQ_KEY=UNIQUE, WAIT="true", TAGS="new")
+
+    first = by_tiers(broker, plain_frame(310, 0, text))
+    second = by_tiers(broker, plain_frame(310, 0, text))
+
+    assert first == second
+    assert broker.path.put_any.calls == 1  # type: ignore[attr-defined]
+
+
+def counted(call: Callable[..., Any]) -> Any:
+    def wrapper(*given: Any) -> Any:
+        wrapper.calls += 1  # type: ignore[attr-defined]
+        return call(*given)
+
+    wrapper.calls = 0  # type: ignore[attr-defined]
+    return wrapper
+
+
+async def test_refused_sends_are_refused_whatever_their_tier(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a broker takes no sends, a message by the second tier is answered as every other is."""
+    monkeypatch.setattr(broker.core.gate, "sends", Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "no", None))
+
+    for code, serialization in ((10, 0), (10, 1), (310, 0), (310, 1)):
+        drafts, answers, _, reply = by_tiers(broker, plain_frame(code, serialization, properties_text(TAGS="t")))
+        assert (drafts, answers) == ([], [])
+        assert b'"code":14' in reply
+
+
+# ------- the log itself
+
+
+async def test_the_log_has_the_same_bytes_by_tiers_and_by_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two brokers at the same address and time, the same frames, several to a pass: one log, one stream of replies."""
+    frames = list(cases(20, 1_500))
+    port = str(free_ports(1)[0])
+    found = []
+    for name in ("tiers", "words"):
+        async with running_broker(tmp_path / name, clock=FakeClock(), disk=RealDisk(), listenPort=port) as broker:
+            async with dialogue(broker) as client:
+                await client.send_ok(queueId="3", bornTimestamp="1")
+            make_predictable(broker, monkeypatch)
+            start = broker.store.wrote
+            if name == "words":
+                monkeypatch.setattr(broker.path, "_prefix", b"\0")
+            found.append(log_and_replies(broker, frames, start))
+
+    (tiers, replies), (words, said) = found
+    assert len(tiers) > 500_000
+    assert tiers == words
+    assert replies == said
+
+
+def log_and_replies(broker: Broker, frames: list[bytes], start: int) -> tuple[bytes, list[bytes]]:
+    peer: Any = Peer()
+    dice = random.Random(1)
+    waiting = frames[:]
+    while waiting:
+        count = dice.randint(1, 20)
+        data, waiting = b"".join(waiting[:count]), waiting[count:]
+        _, replies = broker._services[0].handle(data, peer)
+        peer.sent.append(replies)
+        broker.path.flush()
+    return b"".join(records_from(broker, start)), peer.sent
+
+
+def records_from(broker: Broker, start: int) -> Iterator[bytes]:
+    while start < broker.store.wrote:
+        record = broker.store.message_at(start)
+        if record is None:
+            return
+        yield bytes(record)
+        start += len(record)
+
+
+# ------- with access control
+
+
+def signed_frame(data: bytes) -> bytes | None:
+    """The same request, signed as RocketMQ's clients sign; None when it cannot be."""
+    total, type_and_header = FRAME_HEAD.unpack_from(data)
+    assert total + 4 == len(data)
+    if type_and_header >> 24:
+        return None
+    header, body = data[8 : 8 + type_and_header], data[8 + type_and_header :]
+    document = json.loads(header)
+    command = Command(code=document["code"], ext=document["extFields"], body=body)
+    sign = signer(ORDERS)
+    assert sign is not None
+    sign(command)
+    document["extFields"] = command.ext
+    return encode_frame(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(), body)
+
+
+async def test_signed_sends_are_stored_as_the_readable_path_stores_them(
+    tmp_path: Path, readable: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With access control on the same holds, and a signed send with any properties needs no words."""
+    async with guarded_broker(tmp_path) as broker:
+        async with signed_dialogue(broker, ADMIN) as admin:
+            await admin.send_ok(queueId="3")
+        make_predictable(broker, monkeypatch)
+        readable.clear()
+        frames = [signed for signed in map(signed_frame, cases(7, 2_500)) if signed is not None]
+
+        assert differences(broker, iter(frames), monkeypatch) == []
+        by_words_only = sum(code == 310 for code in readable)
+        assert by_words_only < 1.9 * sum(SEND_V2_PREFIX in data for data in frames), "code 10 is always read in words"

@@ -1,0 +1,190 @@
+"""A running store rebuilds what it finds wrong in its key index: no query calls a message missing that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.errors import IndexRebuilding
+from gantry_broker.store import sliced_scan
+from gantry_broker.store.derived_repair import RETRY_INTERVAL_MS
+from gantry_broker.store.index_file import ENTRY, IndexFile
+from gantry_broker.store.key_hash import key_hash
+from gantry_broker.store.recovery_point import RecoveryPointFile
+from gantry_broker.store.settings import INDEX_HEADER_BYTES
+from gantry_broker.testing.store_world import StoreWorld, make_world
+
+COUNT = 150
+
+
+@pytest.fixture(params=["real", "faulty"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
+    """Two full index files and a third one."""
+    made = make_world(request.param, tmp_path)
+    made.open()
+    for number in range(COUNT):
+        made.append([made.draft("orders", keys=f"key-{number} more-{number}")])
+        made.clock.advance(1)
+    made.store.flush()
+    made.store.flush_step()
+    assert len(files(made)) == 3
+    return made
+
+
+def files(world: StoreWorld) -> tuple[IndexFile, ...]:
+    index = world.store._index
+    assert index is not None
+    return index.files
+
+
+def found(world: StoreWorld, number: int) -> list[bytes]:
+    return world.store.query_keys("orders", f"key-{number}", 64, 0, 1 << 60)[0]
+
+
+def file_of(world: StoreWorld, number: int) -> tuple[IndexFile, int]:
+    """The file, and the entry's number there, of ``key-<number>``."""
+    value = key_hash("orders", f"key-{number}")
+    physical = world.messages()[number].physical_offset
+    for file in files(world):
+        for entry in range(1, file.header.next_number):
+            entry_hash, place, _, _ = ENTRY.unpack_from(file.view, file.entry_position(entry))
+            if (entry_hash, place) == (value, physical):
+                return file, entry
+    raise AssertionError("it is indexed")
+
+
+def assert_indexed(world: StoreWorld) -> None:
+    for number in range(COUNT):
+        assert [len(found(world, number))] == [1], number
+
+
+def harm_slot(world: StoreWorld, number: int) -> None:
+    file, _ = file_of(world, number)
+    slot = key_hash("orders", f"key-{number}") % file.slots
+    other = next(
+        one for one in range(1, file.header.next_number)
+        if ENTRY.unpack_from(file.view, file.entry_position(one))[0] % file.slots != slot
+    )  # fmt: skip
+    place = INDEX_HEADER_BYTES + slot * 4
+    file.view[place : place + 4] = other.to_bytes(4, "big")
+
+
+def harm_slot_far(world: StoreWorld, number: int) -> None:
+    file, _ = file_of(world, number)
+    place = INDEX_HEADER_BYTES + key_hash("orders", f"key-{number}") % file.slots * 4
+    file.view[place] ^= 0x40
+
+
+def harm_hash(world: StoreWorld, number: int) -> None:
+    file, entry = file_of(world, number)
+    file.view[file.entry_position(entry) + 2] ^= 0x08
+
+
+def harm_place(world: StoreWorld, number: int) -> None:
+    file, entry = file_of(world, number)
+    file.view[file.entry_position(entry) + 4 + 7] ^= 0x01
+
+
+def harm_place_far(world: StoreWorld, number: int) -> None:
+    file, entry = file_of(world, number)
+    file.view[file.entry_position(entry) + 4] ^= 0x10
+
+
+HARMS = [harm_slot, harm_slot_far, harm_hash, harm_place, harm_place_far]
+
+
+@pytest.mark.parametrize("number", [3, 70, COUNT - 1])
+@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
+def test_a_wrong_slot_or_entry_is_rebuilt(world: StoreWorld, harm: object, number: int) -> None:
+    """The query that finds it is told to come again; afterwards every message is found by its keys, once."""
+    assert callable(harm)
+    harm(world, number)
+
+    with pytest.raises(IndexRebuilding):
+        found(world, number)
+    world.repair()
+
+    assert_indexed(world)
+    assert world.store.repair.index_rebuilds == 1
+
+
+def test_what_is_appended_during_a_rebuild_is_indexed_once(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New messages come behind what is read again, in order, and none twice."""
+    monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
+    harm_hash(world, 3)
+    with pytest.raises(IndexRebuilding):
+        found(world, 3)
+
+    sent = 0
+    while world.store.repair.step():
+        if sent < 5:
+            world.append([world.draft("orders", keys=f"key-{COUNT + sent}")])
+            sent += 1
+
+    assert_indexed(world)
+    for number in range(COUNT, COUNT + sent):
+        assert len(found(world, number)) == 1
+    assert sent == 5
+
+
+def test_the_recovery_point_does_not_vouch_for_an_index_that_is_being_rebuilt(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash in the middle leaves an index that the next start builds again; the end of a rebuild is vouched for."""
+    monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
+    harm_hash(world, 70)
+    with pytest.raises(IndexRebuilding):
+        found(world, 70)
+    world.store.repair.step()
+    world.store.flush_step()
+    point = RecoveryPointFile(world.disk, world.root).read()
+    assert point is not None and not point.is_indexed
+    half = world.disk.list(world.path("index"))
+
+    world.repair()
+    world.store.flush_step()
+    point = RecoveryPointFile(world.disk, world.root).read()
+    assert point is not None and point.is_indexed
+    assert len(half) < 4, "files that were dropped are unlinked"
+    world.close()
+    assert not world.open().is_index_rebuilt
+    assert_indexed(world)
+
+
+def test_a_crash_during_a_rebuild_costs_another_rebuild(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing half-built is believed."""
+    monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
+    harm_hash(world, 3)
+    with pytest.raises(IndexRebuilding):
+        found(world, 3)
+    world.store.repair.step()
+    world.store.flush_step()
+    world.kill()
+
+    assert world.open().is_index_rebuilt
+    assert_indexed(world)
+
+
+def test_an_index_that_had_no_room_catches_up_without_a_restart() -> None:
+    """A full disk stops indexing, and never a send; with room again the index takes what it has missed."""
+    world = make_world("faulty", Path())
+    world.open()
+    for number in range(60):
+        world.append([world.draft("orders", keys=f"key-{number} more-{number}")])
+    index = world.store._index
+    assert index is not None
+    world.store.flush()
+    world.faulty_disk.fail_next("create", 28)
+    for number in range(60, COUNT):
+        world.append([world.draft("orders", keys=f"key-{number} more-{number}")])
+        if world.store._index is not None and world.store._index.is_behind:
+            break
+    assert index.is_behind
+    for more in range(number + 1, COUNT):
+        world.append([world.draft("orders", keys=f"key-{more} more-{more}")])
+
+    world.clock.advance(RETRY_INTERVAL_MS)
+    world.repair()
+
+    assert_indexed(world)

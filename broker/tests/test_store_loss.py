@@ -1,0 +1,503 @@
+"""Durable log files that are gone are reported, their offsets are not used again, and nobody mistakes retention."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from gantry_broker.ha.store_log import whole_records
+from gantry_broker.store import points
+from gantry_broker.store.checkpoint import CheckpointFacts, decode_checkpoint, encode_checkpoint
+from gantry_broker.store.copying import CopyRefused
+from gantry_broker.store.filler import filler_head
+from gantry_broker.store.identity import Epoch
+from gantry_broker.store.loss import (
+    AcceptedLoss,
+    LossCause,
+    LossRecord,
+    LostRange,
+    Vouched,
+    describe_missing,
+    find_missing,
+    missing_bytes,
+    vouched_range,
+)
+from gantry_broker.store.settings import PoolSettings
+from gantry_broker.testing.head import remove_before as remove_head
+from gantry_broker.testing.store_world import StoreWorld, make_world
+
+SIZE = 16 * 1024
+"""Of a log file."""
+
+
+def segments(world: StoreWorld) -> list[str]:
+    return sorted(world.disk.list(world.path("commitlog")))
+
+
+def delete(world: StoreWorld, names: list[str]) -> None:
+    for name in names:
+        world.disk.remove(world.path(f"commitlog/{name}"))
+    world.disk.sync_directory(world.path("commitlog"))
+
+
+@pytest.fixture(params=["real", "faulty"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def filled(kind: str, tmp_path: Path, *, pool: bool = False) -> StoreWorld:
+    """A store whose log has four files, the last one begun."""
+    world = make_world(kind, tmp_path)
+    if pool:
+        world.settings = dataclasses.replace(
+            world.settings, pool=PoolSettings(is_enabled=True, path="/dev/shm/pool", buffers_count=6)
+        )
+    world.open()
+    while world.store.wrote < 3 * SIZE + SIZE // 2:
+        world.send("orders", queue_id=len(world.sent) // 2 % 2)
+        world.send("bills")
+        world.store.commit_step()
+    world.store.flush()
+    world.clock.advance(60_000)
+    world.store.flush_step()
+    return world
+
+
+def stop(world: StoreWorld, *, is_clean: bool) -> None:
+    world.close() if is_clean else world.kill()
+
+
+CASES: dict[str, tuple[Callable[[list[str]], list[str]], LossCause]] = {
+    "newest": (lambda names: names[-1:], LossCause.TAIL),
+    "two newest": (lambda names: names[-2:], LossCause.TAIL),
+    "all": (lambda names: names, LossCause.ALL),
+    "first": (lambda names: names[:1], LossCause.HEAD),
+    "two first": (lambda names: names[:2], LossCause.HEAD),
+    "middle": (lambda names: names[1:2], LossCause.MIDDLE),
+}
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
+@pytest.mark.parametrize("pool", [False, True], ids=["files", "pool"])
+@pytest.mark.parametrize("case", CASES)
+def test_lost_log_files_are_reported_and_their_offsets_never_used_again(
+    kind: str, tmp_path: Path, case: str, pool: bool, is_clean: bool
+) -> None:
+    """Missing ranges are named until they are accepted; then the log and its queues go on behind what was in use."""
+    world = filled(kind, tmp_path, pool=pool)
+    end, epochs = world.store.wrote, world.store.identity.epochs
+    ends = {(t, q): world.store.queue(t, q).end for t, qs in world.store.topics().items() for q in qs}
+    stop(world, is_clean=is_clean)
+    if pool and not is_clean:
+        world.volume.pieces.clear()  # the memory is another one
+    pick, cause = CASES[case]
+    gone = pick(segments(world))
+    delete(world, gone)
+
+    for _ in range(2):  # a second start must not take for granted what the first has found
+        report = world.open()
+        assert [lost.cause for lost in report.missing] == [cause], report
+        lost = report.missing[0]
+        assert lost.start <= int(gone[0]) and min(int(gone[-1]) + SIZE, end) == lost.end
+        assert lost.start == 0 if case == "all" else lost.start == int(gone[0])
+        assert report.lost_flushed_bytes >= lost.bytes_count
+        assert world.store.identity.epochs == epochs
+        for body in world.bodies("bills"):
+            assert body in world.sent_bodies("bills")
+        world.close()
+    world.open()
+    world.store.accept_loss("a test")
+    assert world.store.loss.missing == []
+    assert [(one.start, one.end) for one in world.store.loss.accepted] == [(lost.start, lost.end)]
+    assert world.store.wrote >= end
+    before = set(world.bodies("bills"))
+    physical, offsets = world.append([world.draft("bills", 0), world.draft("orders", 1)])
+    assert min(physical) >= end
+    assert offsets[0] >= ends["bills", 0] and offsets[1] >= ends["orders", 1]
+    assert set(world.bodies("bills")) > before
+
+    for is_next_clean in (True, False, True):
+        stop(world, is_clean=is_next_clean)
+        report = world.open()
+        assert report.missing == [] and report.damaged == []
+        assert world.messages("bills")[-1].queue_offset == offsets[0]
+        assert set(world.bodies("bills")) > before
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_queues_built_again_from_a_log_with_an_accepted_hole_are_the_same(tmp_path: Path, case: str) -> None:
+    """What stands for lost messages in a queue can be derived from the log, too."""
+    world = filled("faulty", tmp_path)
+    world.close()
+    delete(world, CASES[case][0](segments(world)))
+    world.open()
+    world.store.accept_loss("a test")
+    world.send("bills", 3)
+    world.send("orders", 3)
+    expected = {queue: world.bodies("orders", queue) for queue in (0, 1)}, world.bodies("bills")
+    world.kill()
+    for name in world.disk.list(world.path("consumequeue/bills")):
+        world.disk.remove_tree(world.path(f"consumequeue/bills/{name}"))
+
+    world.open()
+
+    assert ({queue: world.bodies("orders", queue) for queue in (0, 1)}, world.bodies("bills")) == expected
+
+
+def test_an_older_copy_of_the_newest_file_is_a_loss(tmp_path: Path) -> None:
+    """A volume that was rolled back ends in the middle of a file."""
+    world = filled("faulty", tmp_path)
+    name = segments(world)[-1]
+    old = world.disk.read_file(world.path(f"commitlog/{name}"))
+    earlier = world.store.wrote
+    world.send("bills", 5)
+    end = world.store.wrote
+    world.close()
+    world.overwrite(f"commitlog/{name}", 0, old)
+
+    report = world.open()
+
+    assert report.missing == [LostRange(earlier, end, LossCause.TAIL)]
+    assert world.store.accept_loss("a test") == 4 * SIZE
+
+
+def test_an_emptied_newest_file_is_a_loss(tmp_path: Path) -> None:
+    """A file of no bytes looks like one that was being made; the sealed files know better."""
+    world = filled("faulty", tmp_path)
+    end = world.store.wrote
+    world.close()
+    name = segments(world)[-1]
+    delete(world, [name])
+    world.disk.create(world.path(f"commitlog/{name}"), 0).close()
+
+    assert world.open().missing == [LostRange(3 * SIZE, end, LossCause.TAIL)]
+
+
+@pytest.mark.parametrize("name", ["recovery-point.json", "checkpoint"])
+def test_one_sealed_file_is_enough(tmp_path: Path, name: str) -> None:
+    """Whoever deletes a small file along with the log is found out by the others."""
+    world = filled("faulty", tmp_path)
+    end = world.store.wrote
+    world.close()
+    world.disk.remove(world.path(name))
+    delete(world, segments(world)[-1:])
+
+    assert [lost.end for lost in world.open().missing] == [end]
+
+
+def test_a_file_that_is_brought_back_ends_the_loss(kind: str, tmp_path: Path) -> None:
+    """Nothing was written where it was, so it fits."""
+    for case in ("newest", "middle", "first", "two first"):
+        world = filled(kind, tmp_path / case)
+        world.close()
+        gone = CASES[case][0](segments(world))
+        kept = {name: world.disk.read_file(world.path(f"commitlog/{name}")) for name in gone}
+        delete(world, gone)
+        assert world.open().missing
+        for topic, queues in world.store.topics().items():
+            for queue_id in queues:
+                world.messages(topic, queue_id)  # units that lead nowhere are found wrong
+        world.repair()
+        world.close()
+
+        for name, data in kept.items():
+            if name in segments(world):
+                delete(world, [name])
+            file = world.disk.create(world.path(f"commitlog/{name}"), len(data), reserve=len(data))
+            file.pwrite(data, 0)
+            file.sync()
+            file.close()
+        report = world.open()
+
+        assert report.missing == [] and world.store.loss == LossRecord()
+        assert world.bodies("bills") == world.sent_bodies("bills")
+        assert world.bodies("orders", 1) == world.sent_bodies("orders", 1)
+        assert len(world.store.query_keys("bills", unique_key(world, 0), 10, 0, 1 << 60)[0]) == 1
+
+
+def unique_key(world: StoreWorld, number: int) -> str:
+    """Of the message of `bills` with this number."""
+    return world.messages("bills")[number].properties["UNIQ_KEY"]
+
+
+def test_a_new_loss_is_asked_about_again(tmp_path: Path) -> None:
+    """An acceptance is for exactly one range."""
+    world = filled("faulty", tmp_path)
+    world.close()
+    delete(world, segments(world)[-1:])
+    world.open()
+    world.store.accept_loss("a test")
+    world.send("bills", 5)
+    end = world.store.wrote
+    world.close()
+    delete(world, segments(world)[-1:])
+
+    report = world.open()
+
+    assert report.missing == [LostRange(4 * SIZE, end, LossCause.TAIL)]
+    assert len(world.store.loss.accepted) == 1
+
+
+# -- no false alarms ---------------------------------------------------------------------------------------------------
+
+
+class Died(Exception):
+    """At a crash point."""
+
+
+@pytest.mark.parametrize("point", [points.BEFORE_UNLINK, points.MID_UNLINK, points.MID_POINT, points.MID_CHECKPOINT])
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power cut"])
+def test_retention_is_never_taken_for_a_loss(
+    tmp_path: Path, point: str, power: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the process dies while the oldest files are deleted."""
+    world = filled("faulty", tmp_path)
+
+    def reached(name: str) -> None:
+        if name == point:
+            raise Died(name)
+
+    monkeypatch.setattr(points, "reached", reached)
+    try:
+        remove_head(world.store, 2 * SIZE)
+        world.clock.advance(60_000)
+        world.store.flush_step()
+    except Died:
+        pass
+    else:
+        pytest.fail("the crash point was not reached")
+    monkeypatch.undo()
+    world.lose_power() if power else world.kill()
+
+    report = world.open()
+
+    assert report.missing == [] and report.lost_flushed_bytes == 0
+    assert world.bodies("bills")[-1] == world.sent_bodies("bills")[-1]
+
+
+def test_without_the_record_before_the_deletion_retention_looks_like_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: a crash right after the deletion is a false alarm then."""
+    world = filled("faulty", tmp_path)
+    monkeypatch.setattr(type(world.store.removal), "_record_begin", lambda removal, begin: None)
+    remove_head(world.store, 2 * SIZE)
+    world.kill()
+
+    assert [lost.cause for lost in world.open().missing] == [LossCause.HEAD]
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
+def test_a_restart_loses_nothing(kind: str, tmp_path: Path, is_clean: bool) -> None:
+    """Nor does the one after it."""
+    world = filled(kind, tmp_path)
+    for _ in range(3):
+        stop(world, is_clean=is_clean)
+        assert world.open().missing == []
+        world.send("bills", 5)
+    assert not world.disk.exists(world.path("loss.json"))
+
+
+@pytest.mark.parametrize("point", [None, points.MID_POINT, points.MID_CHECKPOINT, points.MID_TRUNCATION])
+def test_a_cut_is_never_taken_for_a_loss(tmp_path: Path, point: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a slave cuts off was never confirmed; wherever the process dies."""
+    world = filled("faulty", tmp_path)
+    cut = world.messages("bills")[20].physical_offset
+
+    def reached(name: str) -> None:
+        if name == point:
+            raise Died(name)
+
+    monkeypatch.setattr(points, "reached", reached)
+    try:
+        world.store.cut(cut)
+    except Died:
+        assert point is not None
+    monkeypatch.undo()
+    world.kill()
+
+    assert world.open().missing == []
+
+
+def restart_and_die(world: StoreWorld, last: int) -> bool:
+    """Let the log begin anew, in a process that dies at its operation number ``last``; whether it came to the end."""
+    count = 0
+
+    def dies(operation: str, path: str) -> None:
+        nonlocal count
+        count += 1
+        if count >= last:
+            raise Died(operation)
+
+    world.faulty_disk.on_operation = dies
+    try:
+        world.store.restart(8 * SIZE, [Epoch(7, 0)])
+    except Died:
+        return False
+    finally:
+        world.faulty_disk.on_operation = lambda operation, path: None
+    return True
+
+
+def test_a_log_that_begins_anew_is_never_taken_for_a_loss(tmp_path: Path) -> None:
+    """Wherever the process dies: every operation on the disk is its last one once."""
+    for last in range(1, 400):
+        world = filled("faulty", tmp_path)
+        is_over = restart_and_die(world, last)
+        world.kill()
+        assert world.open().missing == [], f"after {last} operations"
+        if is_over:
+            return
+    pytest.fail("it never came to its end")
+
+
+def test_a_store_of_a_version_before_raises_no_alarm(tmp_path: Path) -> None:
+    """Its small files say less, and nothing is missing."""
+    world = filled("faulty", tmp_path)
+    remove_head(world.store, SIZE)
+    world.close()
+    path = world.path("checkpoint")
+    facts = decode_checkpoint(world.disk.read_file(path))
+    world.disk.write_file(path, encode_checkpoint(facts._replace(begin=None)))
+    for name in ("store.json", "store.json.bak"):
+        body = json.loads(world.disk.read_file(world.path(name)).partition(b"\n")[2])
+        del body["log_end"]
+        data = json.dumps(body).encode()
+        world.disk.write_file(world.path(name), b"%08x\n" % crc32(data) + data)
+
+    assert world.open().missing == []
+    assert world.bodies("bills") == world.sent_bodies("bills")[-len(world.bodies("bills")) :]
+
+
+def test_a_store_of_rocketmq_raises_no_alarm(tmp_path: Path) -> None:
+    """It has none of our sealed files, and its log may begin anywhere."""
+    world = filled("faulty", tmp_path)
+    world.close()
+    for name in ("store.json", "store.json.bak", "recovery-point.json"):
+        world.disk.remove(world.path(name))
+    facts = encode_checkpoint(CheckpointFacts(1, 2, 3, 4, 5))
+    world.disk.write_file(world.path("checkpoint"), facts[:256] + bytes(4096 - 256))
+    delete(world, segments(world)[:1])
+
+    assert world.open().missing == []
+
+
+# -- the pure part -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("vouched", "begin", "end", "expected"),
+    [
+        (Vouched(0, 100), 0, 100, []),
+        (Vouched(0, 100), 0, 130, []),
+        (Vouched(40, 100), 0, 100, []),
+        (Vouched(None, 100), 60, 100, []),
+        (Vouched(0, 100), 40, 100, [LostRange(0, 40, LossCause.HEAD)]),
+        (Vouched(0, 100), 0, 80, [LostRange(80, 100, LossCause.TAIL)]),
+        (Vouched(0, 100), 40, 80, [LostRange(0, 40, LossCause.HEAD), LostRange(80, 100, LossCause.TAIL)]),
+        (Vouched(20, 100), 0, 0, [LostRange(20, 100, LossCause.ALL)]),
+        (Vouched(None, 100), 0, 0, [LostRange(0, 100, LossCause.ALL)]),
+        (Vouched(100, 100), 0, 0, []),
+        (Vouched(0, 0), 0, 0, []),
+    ],
+)
+def test_what_is_missing(vouched: Vouched, begin: int, end: int, expected: list[LostRange]) -> None:
+    """The log must have at least what is vouched for."""
+    assert find_missing(vouched, begin=begin, end=end) == expected
+    assert missing_bytes(expected) == sum(lost.end - lost.start for lost in expected)
+
+
+def test_a_hole_that_was_accepted_is_not_missing() -> None:
+    """And another one is."""
+    record = LossRecord(accepted=[AcceptedLoss(0, 40, LossCause.HEAD, 1)])
+
+    assert find_missing(Vouched(0, 100), begin=40, end=100, record=record) == []
+    assert find_missing(Vouched(0, 100), begin=60, end=100, record=record) == [LostRange(0, 60, LossCause.HEAD)]
+
+
+def test_a_known_loss_vouches_for_its_range() -> None:
+    """A start overwrites every other file that knew of it."""
+    record = LossRecord(missing=[LostRange(0, 40, LossCause.HEAD), LostRange(80, 100, LossCause.TAIL)])
+    checkpoint = CheckpointFacts(flushed=80, begin=40)
+
+    assert vouched_range(None, checkpoint, None, record) == Vouched(0, 100)
+    assert "60 bytes" in describe_missing(record.missing)
+
+
+def test_the_begin_is_sealed_with_the_rest() -> None:
+    """Whoever changes RocketMQ's five numbers breaks both seals."""
+    facts = CheckpointFacts(1, 2, 3, 4, 5, 600, True, 70)
+    data = encode_checkpoint(facts)
+
+    assert decode_checkpoint(data) == facts
+    changed = decode_checkpoint(b"\x00" * 7 + b"\x09" + data[8:])
+    assert (changed.flushed, changed.begin, changed.is_ours) == (0, None, False)
+    assert decode_checkpoint(encode_checkpoint(facts._replace(begin=None))).begin is None
+
+
+# -- slaves ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["newest", "two newest", "middle"])
+@pytest.mark.parametrize("bytes_max", [1, 5_000, 1 << 20], ids=["tiny", "parts", "whole"])
+@pytest.mark.parametrize("ending", ["runs", "reconnects", "killed", "promoted"])
+def test_an_accepted_hole_is_copied_to_slaves(tmp_path: Path, case: str, bytes_max: int, ending: str) -> None:
+    """It comes in parts, since it may be as large as a file, and the copy is the master's log byte for byte."""
+    master = filled("faulty", tmp_path)
+    master.close()
+    delete(master, CASES[case][0](segments(master)))
+    master.open()
+    master.store.accept_loss("a test")
+    master.send("bills", 3)
+    slave = make_world("faulty", tmp_path)
+    slave.open()
+    slave.store.restart(0, master.store.identity.epochs)
+    copier = slave.store.start_copying()
+    shown = part = 0
+    while (offset := slave.store.wrote) < master.store.wrote:
+        copier.append(whole_records(master.store, offset, bytes_max), offset)
+        part += 1
+        if part % 7 == 0:
+            shown = slave.store.wrote
+        while not copier.dispatch(shown):
+            pass
+        if ending == "reconnects" and part % 3 == 0:
+            copier = slave.store.start_copying()
+        if ending == "killed" and part % 5 == 0:
+            slave.kill()
+            assert slave.open().missing == []
+            copier = slave.store.start_copying()
+    if ending == "promoted":
+        copier.hand_over()
+        slave.store.stop_holding_dispatch()
+    while ending != "promoted" and not copier.dispatch(slave.store.wrote):
+        pass
+
+    assert slave.bodies("bills") == master.bodies("bills")
+    assert {q: slave.bodies("orders", q) for q in (0, 1)} == {q: master.bodies("orders", q) for q in (0, 1)}
+    slave.close()
+    master.close()
+    logs = [world.files("commitlog") for world in (master, slave)]
+    assert all(logs[0].get(name, bytes(SIZE)) == data for name, data in logs[1].items())
+    assert slave.open().missing == []
+
+
+def test_what_does_not_belong_to_a_blank_record_is_refused(tmp_path: Path) -> None:
+    """Bytes behind the head of a large blank record are zeros, and no more of them than its file has."""
+    slave = make_world("faulty", tmp_path)
+    slave.open()
+    slave.store.restart(0, [Epoch(7, 0)])
+    copier = slave.store.start_copying()
+    head = filler_head(SIZE, is_accepted=True)
+    copier.append(head + bytes(100), 0)
+    at = slave.store.wrote
+
+    for data in (b"\0" * 50 + b"x", bytes(SIZE)):
+        with pytest.raises(CopyRefused):
+            copier.append(data, at)
+    assert copier.append(bytes(SIZE - at), at) == SIZE

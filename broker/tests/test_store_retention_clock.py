@@ -1,0 +1,291 @@
+"""The store's own time: no wall clock makes a message older or keeps it longer, through restarts and suspends."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from gantry_broker.store.retention_clock import (
+    NOTE_INTERVAL_MS,
+    NOTES_MAX,
+    SETTLE_MS,
+    TOLERANCE_MS,
+    ClockReading,
+    RetentionClock,
+    RetentionRecord,
+    decode_record,
+    encode_record,
+)
+from gantry_broker.testing.fake_clock import FakeClock
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+NOW_MS = 1_700_000_000_000
+STORE = "0" * 32
+
+
+def honest(clock: FakeClock) -> ClockReading:
+    return ClockReading(clock.wall_ms(), clock.boot_ms(), clock.boot_id())
+
+
+def by_the_wall(clock: FakeClock) -> ClockReading:
+    """The guard off: ages come from the wall clock."""
+    return ClockReading(clock.wall_ms(), clock.wall_ms(), clock.boot_id())
+
+
+class History:
+    """A store that is sent to, and an oracle that knows the true time of everything."""
+
+    def __init__(self, reading: Callable[[FakeClock], ClockReading] = honest) -> None:
+        self.clocks = FakeClock(NOW_MS)
+        self.reading = reading
+        self.true_ms = NOW_MS
+        self.wrote = 0
+        self.newest_ms = 0
+        self.ends: list[int] = []
+        self.stored_at: list[int] = []
+        """The true time of each end of the log, ascending like the ends."""
+
+        self.unnoted: list[int] = []
+        """When a crash or a cut took the note of the last minute: what was stored then counts as younger."""
+
+        self.kept: bytes | None = None
+        self.own = RetentionClock(reading(self.clocks), newest_ms=0, log_end=0)
+
+    def run(self, duration_ms: int, *, is_sending: bool = True) -> None:
+        """Let time pass; something is sent and the clock is looked at every ten seconds."""
+        for _ in range(duration_ms // 10_000):
+            self.clocks.advance(10_000)
+            self.true_ms += 10_000
+            self.observe(is_sending=is_sending)
+
+    def observe(self, *, is_sending: bool = True) -> None:
+        if is_sending:
+            self.newest_ms = max(self.newest_ms, self.clocks.wall_ms())
+            self.wrote += 1_000
+            self.ends.append(self.wrote)
+            self.stored_at.append(self.true_ms)
+        before = self.own.notes_count
+        self.own.observe(self.reading(self.clocks), log_begin=0, log_end=self.wrote)
+        if self.own.notes_count != before or self.kept is None:
+            self.keep()
+
+    def keep(self) -> None:
+        self.kept = encode_record(self.own.record(STORE, self.reading(self.clocks)))
+
+    def suspend(self, duration_ms: int) -> None:
+        self.clocks.suspend(duration_ms)
+        self.true_ms += duration_ms
+        self.observe()
+
+    def restart(self, down_ms: int, *, is_reboot: bool = False) -> None:
+        """A crash: what was kept last is what the next process has."""
+        self.unnoted.append(self.true_ms)
+        (self.clocks.reboot if is_reboot else self.clocks.advance)(down_ms)
+        self.true_ms += down_ms
+        record = None if self.kept is None else decode_record(self.kept)
+        now = self.reading(self.clocks)
+        self.own = RetentionClock(now, newest_ms=self.newest_ms, log_end=self.wrote, record=record)
+        self.observe()
+
+    def cut(self, count: int) -> None:
+        """A slave cuts what its new master does not have."""
+        self.unnoted.append(self.stored_at[len(self.ends) - count])
+        del self.ends[len(self.ends) - count :], self.stored_at[len(self.stored_at) - count :]
+        self.wrote = self.ends[-1] if self.ends else 0
+        self.observe(is_sending=False)
+
+    def ages(self) -> list[tuple[int, int]]:
+        """(the age that is counted, the true age) of many files."""
+        own_ms = self.own.observe(self.reading(self.clocks), log_begin=0, log_end=self.wrote)
+        ends = self.ends[:: max(1, len(self.ends) // 50)]
+        return [(own_ms - self.own.stored_by(end, self.newest_ms), self.true_ms - self._true(end)) for end in ends]
+
+    def is_noted(self, true_age_ms: int) -> bool:
+        """Whether a message of that age was stored two minutes before a crash, or earlier."""
+        stored_ms = self.true_ms - true_age_ms
+        return not any(-10_000 <= lost_ms - stored_ms <= 2 * NOTE_INTERVAL_MS for lost_ms in self.unnoted)
+
+    def _true(self, end: int) -> int:
+        return self.stored_at[bisect_left(self.ends, end)]
+
+
+def play(history: History, dice: random.Random, *, is_rebooting: bool) -> int:
+    """A random history; how often the machine booted."""
+    boots, lead_ms = 0, 0
+    for _ in range(40):
+        match dice.choice(("run", "run", "idle", "jump", "jump", "suspend", "restart", "cut", "reboot")):
+            case "run":
+                history.run(dice.choice((60_000, 600_000, HOUR_MS, 2 * HOUR_MS)))
+            case "idle":
+                history.run(dice.choice((600_000, HOUR_MS)), is_sending=False)
+            case "jump":
+                by_ms = dice.choice((-1, 1)) * dice.choice((30_000, HOUR_MS, DAY_MS, 30 * DAY_MS))
+                history.clocks.jump_wall(by_ms)
+                lead_ms += by_ms
+            case "suspend":
+                history.suspend(dice.choice((60_000, 8 * HOUR_MS, 3 * DAY_MS)))
+            case "restart":
+                history.restart(dice.choice((1_000, HOUR_MS, 2 * DAY_MS)))
+            case "cut" if len(history.ends) > 20:
+                history.cut(dice.randint(1, 10))
+            case "reboot" if is_rebooting:
+                history.keep()
+                history.restart(dice.choice((60_000, HOUR_MS, 2 * DAY_MS)), is_reboot=True)
+                boots += 1
+                history.run(SETTLE_MS + 60_000)
+            case _:
+                history.run(60_000)
+    return boots
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_history_makes_a_message_older_or_keeps_it_longer(seed: int) -> None:
+    """Jumps, suspends, restarts and cuts on one boot: counted ages are true ages, but for the notes' minute."""
+    history = History()
+    play(history, random.Random(seed), is_rebooting=False)
+
+    for counted_ms, true_ms in history.ages():
+        assert counted_ms <= true_ms
+        if history.is_noted(true_ms):
+            assert counted_ms >= true_ms - NOTE_INTERVAL_MS - 20_000
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_reboots_make_no_message_older(seed: int) -> None:
+    """With the same wall clock before and after: never older than they are, by more than the tolerance of each."""
+    history = History()
+    boots = play(history, random.Random(seed), is_rebooting=True)
+
+    for counted_ms, true_ms in history.ages():
+        assert counted_ms <= true_ms + boots * TOLERANCE_MS
+
+
+def test_by_the_wall_clock_messages_would_grow_old_at_once() -> None:
+    """The twin: with the guard off the same histories expire what is young."""
+    too_old = 0
+    for seed in range(10):
+        history = History(by_the_wall)
+        play(history, random.Random(seed), is_rebooting=False)
+        too_old += any(counted_ms > true_ms + HOUR_MS for counted_ms, true_ms in history.ages())
+
+    assert too_old > 5
+
+
+@pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS, 100 * DAY_MS, -100 * DAY_MS])
+def test_a_jump_that_stands_for_days_changes_no_age(jump_ms: int) -> None:
+    """What is a day old when the clock is set is two days old a day later, whatever the clock says."""
+    history = History()
+    history.run(HOUR_MS)
+    history.clocks.jump_wall(jump_ms)
+    history.run(2 * HOUR_MS)
+
+    assert all(0 <= true_ms - counted_ms <= NOTE_INTERVAL_MS + 20_000 for counted_ms, true_ms in history.ages())
+
+
+def started(*, newest_ms: int, record: RetentionRecord | None = None) -> tuple[FakeClock, RetentionClock]:
+    clocks = FakeClock(NOW_MS)
+    return clocks, RetentionClock(honest(clocks), newest_ms=newest_ms, log_end=5_000, record=record)
+
+
+def after(clocks: FakeClock, own: RetentionClock, duration_ms: int) -> int:
+    for _ in range(duration_ms // 10_000):
+        clocks.advance(10_000)
+        own.observe(honest(clocks), log_begin=0, log_end=5_000)
+    return own.observe(honest(clocks), log_begin=0, log_end=5_000)
+
+
+def test_a_first_start_after_days_of_standstill_gives_an_hour() -> None:
+    """Without a record the newest message says what the clock said last; the days since then must stand for an hour."""
+    clocks, own = started(newest_ms=NOW_MS - 100 * HOUR_MS)
+
+    assert after(clocks, own, HOUR_MS - 10_000) == NOW_MS - 99 * HOUR_MS - 10_000
+    assert own.is_doubtful
+    assert after(clocks, own, 10_000) == clocks.wall_ms()
+    assert not own.is_doubtful
+
+
+def test_a_clock_that_is_put_right_after_a_boot_counts_for_nothing() -> None:
+    """A boot with a clock days ahead, corrected within the hour: only the true standstill counts."""
+    history = History()
+    history.run(HOUR_MS)
+    history.keep()
+    history.clocks.jump_wall(50 * DAY_MS)
+    history.restart(2 * HOUR_MS, is_reboot=True)
+    history.run(SETTLE_MS - 120_000)
+    history.clocks.jump_wall(-50 * DAY_MS)
+    history.run(SETTLE_MS + 60_000)
+
+    assert not history.own.is_doubtful
+    for counted_ms, true_ms in history.ages():
+        assert counted_ms <= true_ms + 2 * TOLERANCE_MS
+        assert counted_ms >= true_ms - 4 * TOLERANCE_MS or not history.is_noted(true_ms)
+
+
+def test_a_doubt_survives_a_restart() -> None:
+    """A process that ends within the hour leaves the standstill in doubt, and the next one gives it an hour again."""
+    history = History()
+    history.run(HOUR_MS)
+    history.keep()
+    history.restart(5 * HOUR_MS, is_reboot=True)
+    history.run(SETTLE_MS // 2)
+    assert history.own.is_doubtful
+    history.keep()
+    history.restart(120_000)
+
+    assert history.own.is_doubtful
+    history.run(SETTLE_MS + 60_000)
+    for counted_ms, true_ms in history.ages():
+        assert counted_ms <= true_ms + 2 * TOLERANCE_MS
+        assert counted_ms >= true_ms - 4 * TOLERANCE_MS or not history.is_noted(true_ms)
+
+
+def test_an_empty_log_has_nothing_to_compare_with() -> None:
+    """Without a message the wall clock is what there is."""
+    clocks, own = started(newest_ms=0)
+
+    assert after(clocks, own, 10_000) == NOW_MS + 10_000
+
+
+def test_a_log_from_the_future_does_not_set_the_time_ahead() -> None:
+    """Messages stamped by a clock that ran ahead do not make others older."""
+    clocks, own = started(newest_ms=NOW_MS + 500 * HOUR_MS)
+
+    assert after(clocks, own, 10_000) == NOW_MS + 10_000
+
+
+def test_files_from_before_the_first_note_count_by_their_store_times() -> None:
+    """A store of RocketMQ's, or of an earlier version, expires as before."""
+    clocks, own = started(newest_ms=NOW_MS)
+    own.observe(honest(clocks), log_begin=0, log_end=9_000)
+
+    assert own.stored_by(5_000, NOW_MS - DAY_MS) == NOW_MS - DAY_MS
+    assert own.stored_by(5_001, NOW_MS - DAY_MS) == NOW_MS
+
+
+def test_notes_are_bounded() -> None:
+    """A log that grows for months keeps so many notes, and thinning them makes no file older."""
+    clocks, own = started(newest_ms=NOW_MS)
+    for number in range(3 * NOTES_MAX):
+        clocks.advance(NOTE_INTERVAL_MS)
+        own.observe(honest(clocks), log_begin=0, log_end=6_000 + number)
+
+    record = own.record(STORE, honest(clocks))
+    assert len(record.notes) <= NOTES_MAX
+    for number in (0, 100, NOTES_MAX, 3 * NOTES_MAX - 1):
+        assert own.stored_by(6_000 + number, 0) >= NOW_MS + (number + 1) * NOTE_INTERVAL_MS
+
+
+def test_a_record_with_one_wrong_bit_is_none() -> None:
+    """The CRC covers every byte."""
+    clocks, own = started(newest_ms=NOW_MS)
+    data = encode_record(own.record(STORE, honest(clocks)))
+
+    assert decode_record(data).store == STORE
+    for place in range(len(data)):
+        with pytest.raises((ValueError, msgspec.DecodeError)):
+            decode_record(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])

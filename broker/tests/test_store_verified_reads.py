@@ -1,0 +1,233 @@
+"""What is served was verified: no consumer and no slave is given a record that is not what was stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.store.queue_sums import CHUNK, QueueSums, SumsBudget
+from gantry_broker.store.reader import ReadStatus
+from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_broker.testing.verifying import filled, flush, log_byte, place
+from gantry_wire.message import decode_records
+
+PLACES: Final[dict[str, Callable[[int], int]]] = {
+    "a flag in the header": lambda size: 17,
+    "the queue offset": lambda size: 27,
+    "the store time": lambda size: 60,
+    "the body": lambda size: 90,
+    "the properties": lambda size: size - 40,
+    "the seal": lambda size: size - 4,
+}
+STOPS = ("running", "clean", "killed")
+DAMAGED = 100
+"""The number of the record that is damaged: the 51st of its kind, message 17 of orders/2."""
+
+
+@pytest.fixture(params=["real", "faulty"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
+    return filled(make_world(request.param, tmp_path))
+
+
+def flip(world: StoreWorld, offset: int) -> None:
+    """Change one bit of the log, as another process or the media may."""
+    extent_byte = StoreLog(world.store).read(offset, 1)[0]
+    log_byte(world, offset, bytes((extent_byte ^ 1,)))
+
+
+def damage(world: StoreWorld, field: str, stop: str = "running") -> tuple[str, int, int, bytes]:
+    """Flip a bit of a record; the topic, queue and offset of its message, and what it held."""
+    start, size, name = place(world, DAMAGED)
+    body = world.sent[DAMAGED][4]
+    flush(world)
+    flip(world, start + PLACES[field](size))
+    if stop == "clean":
+        world.close()
+        world.open()
+    elif stop == "killed":
+        world.kill()
+        world.open()
+    return name.topic, name.queue_id, name.queue_offset, body
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("field", PLACES)
+def test_a_damaged_message_is_never_served_and_its_neighbours_are(world: StoreWorld, field: str, stop: str) -> None:
+    """Whichever bit is wrong, and whether the broker has started since or not; the damage is reported once."""
+    topic, queue_id, _, body = damage(world, field, stop)
+
+    for _ in range(2):
+        served = world.bodies(topic, queue_id)
+
+        assert served == [one for one in world.sent_bodies(topic, queue_id) if one != body]
+    assert world.altered() is None
+    if stop != "killed" or field != "the queue offset":  # what a recovery finds, it reports itself
+        assert world.store.guard.counters.found == 1
+        assert [one.start for one in world.store.guard.damaged] == [place(world, DAMAGED)[0]]
+
+
+@pytest.mark.parametrize("field", ["the body", "the properties"])
+def test_without_verification_the_altered_message_is_served(world: StoreWorld, field: str) -> None:
+    """The twin of the test above: it is the verification that keeps the message back."""
+    topic, queue_id, offset, _ = damage(world, field)
+    world.store.guard.is_verifying = False
+
+    result = world.store.read(topic, queue_id, offset, count_max=1, bytes_max=1 << 20)
+
+    assert result.status is ReadStatus.FOUND
+    assert result.body != world.records[place(world, DAMAGED)[0]]
+
+
+def test_damage_is_found_in_messages_that_were_read_before(world: StoreWorld) -> None:
+    """A read that was good says nothing of the next one: the file may change in between."""
+    topic, queue_id = place(world, DAMAGED)[2][:2]
+    assert world.bodies(topic, queue_id) == world.sent_bodies(topic, queue_id)
+    world.store.forget_sums()
+    assert world.bodies(topic, queue_id) == world.sent_bodies(topic, queue_id)
+
+    _, _, _, body = damage(world, "the body")
+
+    assert body not in world.bodies(topic, queue_id)
+
+
+def test_a_damaged_message_is_logged_once_however_often_it_is_pulled(
+    world: StoreWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its offset and its message; a consumer that comes again and again must not fill the log."""
+    topic, queue_id, offset, _ = damage(world, "the body")
+
+    for _ in range(5):
+        world.messages(topic, queue_id)
+
+    [record] = [one for one in caplog.records if one.message == "a stored message is damaged"]
+    start, size, _ = place(world, DAMAGED)
+    facts = vars(record)
+    assert (facts["offset"], facts["bytes"]) == (start, size)
+    assert (facts["topic"], facts["queue_id"], facts["queue_offset"]) == (topic, queue_id, offset)
+
+
+def test_a_filter_never_judges_by_altered_properties(world: StoreWorld) -> None:
+    """A wanted message would be hidden, and nobody would know: damage is reported instead."""
+    topic, queue_id, offset, _ = damage(world, "the properties")
+    judged: list[str] = []
+
+    def want(properties: str) -> bool:
+        judged.append(properties)
+        return True
+
+    world.store.read(topic, queue_id, offset, count_max=1, bytes_max=1 << 20, want=want)
+
+    good = {record.properties_bytes.decode() for raw in world.records.values() for record in decode_records(raw)}
+    assert judged and set(judged) <= good
+    assert world.store.guard.counters.found == 1
+
+
+def test_many_damaged_messages_in_a_row_are_stepped_over(world: StoreWorld) -> None:
+    """A pull moves on past each of them, to the first good one."""
+    world.send("rows", 40)
+    flush(world)
+    numbers = range(len(world.sent) - 40, len(world.sent))
+    for number in numbers[5:35]:
+        flip(world, place(world, number)[0] + 90)
+
+    assert world.bodies("rows") == [world.sent[number][4] for number in (*numbers[:5], *numbers[35:])]
+    assert world.store.guard.counters.found == 30
+
+
+def test_time_is_never_read_from_a_damaged_message(world: StoreWorld) -> None:
+    """A search by time goes by the good messages around it."""
+    topic, queue_id, offset, _ = damage(world, "the store time")
+    store = world.store
+    before, after = (store.store_time(topic, queue_id, offset + step) for step in (-1, 1))
+
+    assert store.store_time(topic, queue_id, offset) == -1
+    assert store.offset_by_time(topic, queue_id, before) == offset - 1
+    assert store.offset_by_time(topic, queue_id, after) in (offset, offset + 1)
+
+
+# -- slaves ------------------------------------------------------------------------------------------------------------
+
+
+def feed(world: StoreWorld, *, begin: int = 0, bytes_max: int = 4096) -> bytes:
+    """What a slave is fed from ``begin`` on until nothing comes."""
+    data, log = b"", StoreLog(world.store)
+    while records := log.whole_records(begin + len(data), bytes_max):
+        data += records
+    return data
+
+
+@pytest.mark.parametrize("bytes_max", [1, 700, 4096, 1 << 20])
+def test_a_slave_is_fed_the_log_byte_for_byte(world: StoreWorld, bytes_max: int) -> None:
+    """Blanks at the ends of files and everything else, however little is asked for at a time."""
+    assert feed(world, bytes_max=bytes_max) == b"".join(
+        StoreLog(world.store).read(start, 16 * 1024) for start in range(0, world.store.wrote, 16 * 1024)
+    )
+
+
+@pytest.mark.parametrize("bytes_max", [1, 4096, 1 << 20])
+@pytest.mark.parametrize("field", PLACES)
+def test_a_slave_is_never_fed_a_damaged_record(world: StoreWorld, field: str, bytes_max: int) -> None:
+    """The stream stops before it: the log's places are the same everywhere, so nothing can be left out."""
+    damage(world, field)
+    start = place(world, DAMAGED)[0]
+
+    assert feed(world, bytes_max=bytes_max) == b"".join(
+        StoreLog(world.store).read(place, min(16 * 1024, start - place)) for place in range(0, start, 16 * 1024)
+    )
+    assert [one.start for one in world.store.guard.damaged] == [start]
+
+
+def test_without_verification_a_slave_is_fed_the_damaged_record(world: StoreWorld) -> None:
+    """The twin of the test above."""
+    damage(world, "the body")
+    world.store.guard.is_verifying = False
+
+    assert len(feed(world)) > place(world, DAMAGED)[0]
+
+
+def test_a_slave_is_fed_again_when_the_record_is_good_again(world: StoreWorld) -> None:
+    """A stream that waits before a damaged record goes on by itself."""
+    damage(world, "the body")
+    start = place(world, DAMAGED)[0]
+    assert len(feed(world)) == start
+
+    log_byte(world, start, world.records[start])
+
+    assert len(feed(world, begin=start)) == world.store.wrote - start
+
+
+# -- sums --------------------------------------------------------------------------------------------------------------
+
+
+def test_sums_prove_any_piece_of_what_was_appended() -> None:
+    """One chain for all of a queue: wherever a pull begins and ends."""
+    sums, records = QueueSums(SumsBudget()), [bytes((number,)) * (number + 1) for number in range(50)]
+    sums.learn(7, [memoryview(record) for record in records])
+
+    assert all(
+        sums.proves(7 + start, end - start, b"".join(records[start:end]))
+        for start in range(50)
+        for end in range(start, 51)
+    )
+    assert not sums.proves(7, 2, b"".join(records[1:3]))
+    assert not sums.proves(6, 1, b"") and not sums.proves(56, 2, b"".join(records[49:]))
+
+
+def test_sums_are_bounded_by_their_budget() -> None:
+    """A long queue keeps the newest, and two queues share."""
+    budget = SumsBudget(2 * CHUNK)
+    one, two = QueueSums(budget), QueueSums(budget)
+    record = memoryview(b"record")
+    for number in range(5 * CHUNK):
+        one.learn(number, [record])
+    two.learn(0, [record])
+
+    assert len(one.values) <= 2 * CHUNK and one.end == 5 * CHUNK and one.proves(5 * CHUNK - 9, 9, bytes(record) * 9)
+    assert two.limit == 0 and not two.proves(0, 1, bytes(record))
+    one.release()
+    two.learn(1, [record])
+    assert two.proves(1, 1, bytes(record))

@@ -1,0 +1,120 @@
+"""The HTTP server's protocol with limits: which phase a connection is in, and what is answered in the probes' places.
+
+The server itself bounds neither how long a request may take to arrive nor how long an answer may stay unread. What it
+knows of a connection is read after each of its callbacks and put down in the connection's place, which has deadlines
+(`gantry_remoting.http_admission`). Nothing of the server's behaviour is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+import h11
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from gantry_admin.certificates import subject_of
+from gantry_remoting.http_admission import Phase, Place, Reason
+
+PROBES: Final = frozenset({"/livez", "/readyz", "/startupz"})
+PIPELINED_BYTES_MAX: Final = 64 * 1024
+"""Requests that wait behind the one that is being answered: no client of ours sends a second one, and one read of a
+busy socket brings 256 KiB, which as many connections as there may be would hold in memory."""
+
+_quiet: Final = logging.getLogger("gantry_admin.http")
+"""The server logs each bad request as a warning; they are counted and logged once a minute instead."""
+_quiet.setLevel(logging.ERROR)
+
+
+class LimitedHttp(H11Protocol):
+    """One admitted connection. Owned by the event loop."""
+
+    def __init__(
+        self, place: Place, subjects: dict[tuple[str, int], str], config: Config, server_state: ServerState
+    ) -> None:
+        """``subjects`` has whose certificate each open connection has shown, by its address."""
+        super().__init__(config, server_state, {})
+        self.logger = _quiet
+        self._inner_app: Final = self.app
+        self.app = self._app_for_place
+        self._place: Final = place
+        self._subjects: Final = subjects
+        self._peer: tuple[str, int] | None = None
+        self._answered = 0
+        self._is_unread = False
+
+    def __repr__(self) -> str:
+        return f"<LimitedHttp {self._place!r} answered={self._answered}>"
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._place.bind(transport.abort)
+        self._put_down()
+        subject = subject_of(transport.get_extra_info("peercert"))
+        if subject is not None and self.client is not None:
+            self._peer = (self.client[0], self.client[1])
+            self._subjects[self._peer] = subject
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._place.release()
+        if self._peer is not None:
+            self._subjects.pop(self._peer, None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._put_down()
+        if self._place.phase in (Phase.ANSWER, Phase.UNREAD) and self._waiting_bytes > PIPELINED_BYTES_MAX:
+            self._place.close(Reason.PIPELINED)
+
+    def on_response_complete(self) -> None:
+        self._answered += 1
+        super().on_response_complete()
+        self._put_down()
+
+    def pause_writing(self) -> None:
+        self._is_unread = True
+        super().pause_writing()
+        self._put_down()
+
+    def resume_writing(self) -> None:
+        self._is_unread = False
+        super().resume_writing()
+        self._put_down()
+
+    def send_400_response(self, msg: str) -> None:
+        self._place.note(Reason.BAD_REQUEST)
+        super().send_400_response(msg)
+
+    @property
+    def _waiting_bytes(self) -> int:
+        """What was received and not parsed."""
+        return len(self.conn.trailing_data[0])
+
+    def _put_down(self) -> None:
+        self._place.enter(self._phase(), self._answered)
+
+    def _phase(self) -> Phase:
+        if self.transport.is_closing():
+            return Phase.CLOSING
+        if self._is_unread:
+            return Phase.UNREAD
+        if self.conn.their_state is h11.SEND_BODY:
+            return Phase.BODY
+        if self.conn.their_state is not h11.IDLE and not self.cycle.response_complete:
+            return Phase.ANSWER
+        return Phase.HEAD if not self._answered or self._waiting_bytes else Phase.IDLE
+
+    async def _app_for_place(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._place.is_probe_only and scope["path"] not in PROBES:
+            self._place.note(Reason.REFUSED)
+            reason = "every connection that there may be has an answer under way; this place is for probes"
+            refusal = JSONResponse({"reason": reason}, 503, headers={"Connection": "close", "Retry-After": "1"})
+            await refusal(scope, receive, send)
+            return
+        await self._inner_app(scope, receive, send)

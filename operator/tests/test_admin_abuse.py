@@ -1,0 +1,158 @@
+"""Abuse of the sidecar's ports: probes and status are answered 200 beside it, and what it costs is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
+from http_abuse import ATTACKS, HttpAbuseReport, descriptors, run_http_abuse
+
+from gantry_remoting.http_admission import HttpLimitSettings
+
+LIMITS = HttpLimitSettings()
+RSS_GROWTH_KIB_MAX = 96 * 1024
+"""The sidecar itself has about 65 MiB, and a pod gives it 256."""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
+    """A broker that is ready, and its sidecar."""
+    store = tmp_path_factory.mktemp("store")
+    with broker_beside(store) as broker, sidecar_beside(store, "--open-reads") as sidecar:
+        sidecar.wait_ready()
+        yield broker, sidecar
+
+
+def attacked(
+    sidecar: SidecarChild, attack: str, *, connections: int = 600, addresses: int = 1, rounds: int = 8
+) -> HttpAbuseReport:
+    host, _, port = sidecar.address.rpartition(":")
+    return asyncio.run(
+        run_http_abuse(
+            (host, int(port)), sidecar.child.process.pid, attack,
+            connections=connections, addresses=addresses, rounds=rounds,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_probes_are_answered_beside_an_attack_from_one_address(
+    pair: tuple[BrokerChild, SidecarChild], attack: str
+) -> None:
+    """600 connections: every probe and status is 200, descriptors stay at the address's limit, memory is bounded."""
+    report = attacked(pair[1], attack)
+
+    assert report.failures == {}
+    assert sum(report.answers.values()) == 8 * 3
+    assert report.descriptors_most <= report.descriptors_before + LIMITS.connections_per_address_max + 64
+    assert report.rss_most_kib <= report.rss_before_kib + RSS_GROWTH_KIB_MAX
+
+
+def test_probes_are_answered_beside_half_requests_of_many_addresses(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """No address is at its limit, so the total limit holds."""
+    report = attacked(pair[1], "half requests", connections=900, addresses=9, rounds=12)
+
+    assert report.failures == {}
+    assert report.descriptors_most <= report.descriptors_before + LIMITS.connections_max + 80
+
+
+def test_the_abuse_test_has_teeth(tmp_path: Path) -> None:
+    """The twin: without deadlines and eviction the same half requests take the probes away."""
+    with (
+        broker_beside(tmp_path) as broker,
+        sidecar_beside(tmp_path, "--http-connections-per-address", "512", program="unguarded_sidecar") as sidecar,
+    ):
+        sidecar.wait_ready()
+        report = attacked(sidecar, "half requests")
+
+        assert broker.child.process.poll() is None
+    assert report.failures.get("/livez error", 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("first", "option", "reason"),
+    [
+        (b"GET /livez HTTP/1.1\r\nHo", "--http-head-timeout", "head_timeout"),
+        (b"", "--http-head-timeout", "head_timeout"),
+        (b"POST /v1/role/fence HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{", "--http-body-timeout",
+         "body_timeout"),
+        (b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", "--http-idle-timeout", "idle_timeout"),
+    ],
+    ids=["half head", "nothing", "half body", "idle"],
+)  # fmt: skip
+def test_a_connection_that_waits_too_long_is_closed_and_counted(
+    tmp_path: Path, first: bytes, option: str, reason: str
+) -> None:
+    """Each phase by its own deadline, with its reason in `/metrics`."""
+    with sidecar_beside(tmp_path, option, "200") as sidecar:
+        host, _, port = sidecar.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as half:
+            half.sendall(first)
+            while half.recv(4096):
+                pass
+        line = f'gantry_sidecar_http_closed_total{{listener="main",reason="{reason}"}}'
+        wait_for(lambda: value_of(sidecar, line) >= 1, "it is counted")
+
+
+def test_half_requests_do_not_take_ranges_of_the_log_away(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """The other port has limits of its own: 200 half requests, and a range is answered."""
+    broker, sidecar = pair
+    broker.send(5)
+    wait_for(lambda: sidecar.get("/v1/status").json()["confirmed"] == broker.end, "all of it is published")
+    host, _, port = sidecar.fast.rpartition(":")
+    before = descriptors(sidecar.child.process.pid)
+    with ExitStack() as stack:
+        for _ in range(200):
+            half = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            half.sendall(b"GET /v1/log/bytes HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+
+        answer = sidecar.get("/v1/log/bytes", fast=True, Range="bytes=0-99")
+
+        assert answer.status_code == 206
+        assert descriptors(sidecar.child.process.pid) <= before + 64
+    line = 'gantry_sidecar_http_closed_total{listener="log",reason="address_limit"}'
+    assert value_of(sidecar, line) > 100
+
+
+def test_probes_are_answered_while_every_place_has_an_answer_under_way(tmp_path: Path) -> None:
+    """Event streams may fill the places; the reserve answers probes, and refuses everything else with 503."""
+    limits = ("--http-connections", "3", "--http-connections-per-address", "3", "--http-probe-connections", "2")
+    with sidecar_beside(tmp_path, *limits) as sidecar, ExitStack() as stack:
+        host, _, port = sidecar.address.rpartition(":")
+        streams = []  # an iterator that is let go of ends its connection
+        for number in range(2, 5):
+            transport = httpx.HTTPTransport(local_address=f"127.0.0.{number}")
+            client = stack.enter_context(httpx.Client(transport=transport, timeout=60))
+            stream = stack.enter_context(client.stream("GET", f"http://{host}:{port}/v1/events"))
+            streams.append(stream.iter_lines())
+            next(streams[-1])
+
+        assert sidecar.get("/livez").status_code == 200
+        refused = sidecar.get("/v1/status")
+        assert refused.status_code == 503
+        assert "probes" in refused.json()["reason"]
+
+
+def test_limits_that_contradict_each_other_do_not_start(tmp_path: Path) -> None:
+    """The line names both options."""
+    with pytest.raises(AssertionError, match="--http-connections-per-address 9 is more than --http-connections 4"):
+        SidecarChild(tmp_path, "--http-connections", "4", "--http-connections-per-address", "9")
+
+
+def test_an_attack_is_no_flood_of_log_lines(tmp_path: Path) -> None:
+    """600 broken requests: one line, and the counter says how many there were."""
+    with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens")) as sidecar:
+        attacked(sidecar, "no HTTP")
+        assert sidecar.child.log.count("WARNING") <= 2
+
+
+def value_of(sidecar: SidecarChild, series: str) -> float:
+    """One sample of `/metrics`; 0 if it is not there."""
+    lines = sidecar.get("/metrics").text.splitlines()
+    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(series)), 0.0)

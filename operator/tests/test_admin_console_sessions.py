@@ -1,0 +1,163 @@
+"""A code opens the console once: not again, not later, and never wider than the token that asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from admin_scene import READ_TOKEN, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files
+
+from gantry_admin.__main__ import parser, settings_of
+from gantry_admin.console_sessions import (
+    CODE_LIFETIME_S,
+    CODES_MAX,
+    SESSION_LIFETIME_S,
+    SESSIONS_MAX,
+    ConsoleSessions,
+)
+from gantry_admin.errors import Problem
+from gantry_admin.guard import Guard, Scope
+
+DIGEST = b"d" * 32
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_code_is_exchanged_once() -> None:
+    """Whoever finds it afterwards gets nothing."""
+    sessions = ConsoleSessions(Time())
+    code = sessions.new_code("token:console", DIGEST, may_change=True)
+
+    session = sessions.exchange(code)
+
+    assert session is not None and sessions.grant_of(session) is not None
+    assert sessions.exchange(code) is None
+    assert sessions.exchange("guessed") is None
+    assert sessions.grant_of(code) is None, "a code is no session"
+
+
+def test_a_code_expires() -> None:
+    """After ten minutes it opens nothing, and it is used up by the attempt."""
+    time = Time()
+    sessions = ConsoleSessions(time)
+    early, late = (sessions.new_code("n", DIGEST, may_change=True) for _ in range(2))
+
+    time.now_s += CODE_LIFETIME_S - 1
+    assert sessions.exchange(early) is not None
+    time.now_s += 1
+    assert sessions.exchange(late) is None
+
+
+def test_a_session_ends() -> None:
+    """Half a day later the page has to come again."""
+    time = Time()
+    sessions = ConsoleSessions(time)
+    session = sessions.exchange(sessions.new_code("n", DIGEST, may_change=True))
+    assert session is not None
+
+    time.now_s += SESSION_LIFETIME_S - 1
+    assert sessions.grant_of(session) is not None
+    time.now_s += 1
+    assert sessions.grant_of(session) is None
+
+
+def test_codes_and_sessions_are_bounded() -> None:
+    """The oldest are forgotten first."""
+    sessions = ConsoleSessions(Time())
+    codes = [sessions.new_code("n", DIGEST, may_change=True) for _ in range(CODES_MAX + 1)]
+    assert sessions.exchange(codes[0]) is None
+    assert sessions.exchange(codes[1]) is not None
+    held = [sessions.exchange(sessions.new_code("n", DIGEST, may_change=True)) for _ in range(SESSIONS_MAX + 1)]
+    assert [held[0] is not None and sessions.grant_of(held[0]) is None, sessions.grant_of(held[1] or "") is None] == [
+        True, False
+    ]  # fmt: skip
+
+
+def guard(tmp_path: Path) -> Guard:
+    arguments = ["--page", "p", "--control", "c", "--store", "s", *token_files(tmp_path)]
+    return Guard(settings_of(parser().parse_args(arguments)))
+
+
+def entered(guard: Guard, token: str) -> str:
+    """The session of a page that was opened with a code of ``token``'s."""
+    shown = f"Bearer {token}"
+    session = guard.sessions.exchange(guard.new_console_code(guard.caller(shown, None), shown))
+    assert session is not None
+    return session
+
+
+@pytest.mark.parametrize(("token", "may_change"), [(TOKEN, True), (READ_TOKEN, False)])
+def test_a_session_may_what_its_token_may(tmp_path: Path, token: str, may_change: bool) -> None:
+    """And it goes by the token's name in the audit log, marked as the console's."""
+    one = guard(tmp_path)
+
+    caller = one.caller(f"Bearer {entered(one, token)}", None)
+
+    assert caller.may_change is may_change
+    assert caller.name in ("token:operator (console)", "token:spark (console)")
+    one.check(Scope.READ, caller, "127.0.0.1")
+    if not may_change:
+        with pytest.raises(Problem):
+            one.check(Scope.CHANGE, caller, "127.0.0.1")
+
+
+def test_a_session_gets_no_code_of_its_own(tmp_path: Path) -> None:
+    """Otherwise it could outlast itself for ever."""
+    one = guard(tmp_path)
+    shown = f"Bearer {entered(one, TOKEN)}"
+
+    with pytest.raises(Problem) as refused:
+        one.new_console_code(one.caller(shown, None), shown)
+    assert refused.value.status == 403
+
+
+def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
+    """Who takes a token out of its file closes the pages that were opened with it."""
+    one = guard(tmp_path)
+    session = entered(one, TOKEN)
+    (tmp_path / "tokens").write_text("operator:another-token-for-the-operator\n")
+    one.refresh()
+
+    with pytest.raises(Problem) as refused:
+        one.caller(f"Bearer {session}", None)
+    assert refused.value.status == 401
+
+
+@pytest.fixture(scope="module")
+def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SidecarChild]:
+    folder = tmp_path_factory.mktemp("console")
+    with broker_beside(folder / "store"), sidecar_beside(folder / "store", *token_files(folder)) as one:
+        one.wait_ready()
+        yield one
+
+
+def test_the_way_of_a_browser_over_http(sidecar: SidecarChild) -> None:
+    """Token, code, session, questions; the second use of the code is refused with what to do."""
+    code = sidecar.post("/v1/console/codes", {}, token=TOKEN).json()["code"]
+
+    opened = sidecar.post("/v1/console/sessions", {"code": code})
+    again = sidecar.post("/v1/console/sessions", {"code": code})
+
+    session = opened.json()["session"]
+    assert (opened.status_code, again.status_code) == (200, 401)
+    assert "gantry console" in again.json()["reason"]
+    assert sidecar.get("/v1/topics", token=session).status_code == 200
+    assert sidecar.get("/v1/topics", token=code).status_code == 401
+    assert TOKEN not in opened.text + again.text
+
+
+def test_nobody_gets_a_code_without_a_token(sidecar: SidecarChild) -> None:
+    """Neither without any, nor with a wrong one, nor with a session."""
+    code = sidecar.post("/v1/console/codes", {}, token=READ_TOKEN).json()["code"]
+    session = sidecar.post("/v1/console/sessions", {"code": code}).json()["session"]
+
+    statuses = [sidecar.post("/v1/console/codes", {}, token=token).status_code for token in (None, "x" * 40, session)]
+
+    assert statuses == [401, 401, 403]

@@ -1,0 +1,24 @@
+"""A sidecar without deadlines and without eviction, the twin for tests of abuse. A program, not a module to import.
+
+    python -m unguarded_sidecar --page ... (the options of a sidecar)
+
+What runs is the shipped sidecar, with the rule that it had before: so many connections, and one more is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gantry_admin import __main__ as sidecar
+from gantry_remoting.http_admission import HttpAdmission
+
+
+def guard_nothing() -> None:
+    """Replace deadlines and eviction."""
+    HttpAdmission.sweep = lambda self: None  # type: ignore[method-assign]
+    HttpAdmission._evict = staticmethod(lambda places, reason: False)  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    guard_nothing()
+    sys.exit(sidecar.main())
