@@ -132,10 +132,15 @@ class Group:
     def until(self, predicate: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:
         """Wait for something that comes by itself."""
         deadline = time.monotonic() + seconds
+        decisions: list[str] = []
         while not predicate():
+            look = self.look()
+            decisions += [one for one in ["; ".join(look.decision)] if decisions[-1:] != [one]]
             if time.monotonic() > deadline:
-                look = msgspec.json.format(msgspec.json.encode(self.look())).decode()
-                raise AssertionError(f"it did not come true\n{look}\n{(self.folder / 'up.log').read_text()}")
+                look_ms = time.time_ns() // 1_000_000 - look.at_ms
+                report = "\n".join(["it did not come true; decided meanwhile:", *decisions[-20:], f"{look_ms} ms ago:"])
+                events = "\n".join(one.text for one in look.events)
+                raise AssertionError(f"{report}\n{events}\n{msgspec.json.encode(look).decode()}")
             time.sleep(0.1)
 
     def explain(self) -> list[dict[str, Any]]:

@@ -108,11 +108,13 @@ def test_last_words_of_another_boot_are_not_believed(tmp_path: Path) -> None:
 def test_a_member_is_held_until_its_time_is_over(tmp_path: Path) -> None:
     """Only this one, only so long; a damaged file holds nobody."""
     state = GroupState(tmp_path)
-    state.write_held([Held(name="master-0", until_ms=100)])
+    state.write_held([Held(name="master-0", until_ms=100, machine_boot="monday")])
 
-    assert state.is_held("master-0", 99) and not state.is_held("master-0", 100) and not state.is_held("slave-0-1", 1)
+    assert state.is_held("master-0", 99, "monday") and not state.is_held("master-0", 100, "monday")
+    assert not state.is_held("slave-0-1", 1, "monday")
+    assert not state.is_held("master-0", 1, "tuesday"), "the clock of another boot began anew"
     state.held_file.write_bytes(b"{")
-    assert not state.is_held("master-0", 1)
+    assert not state.is_held("master-0", 1, "monday")
 
 
 def test_a_process_is_known_by_more_than_its_number(tmp_path: Path) -> None:

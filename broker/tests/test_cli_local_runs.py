@@ -27,6 +27,7 @@ def test_an_asynchronous_group_moves_within_its_bound_only(tmp_path: Path) -> No
     try:
         with Load(group, "bounds") as load:
             group.until(load.more(100))
+            group.until(lambda: group.is_well() and group.explain()[0]["winner"] == 2)
             [outlook] = group.explain()
             group.do("kill", "master-0", "--down", "240s")
         group.until(lambda: any("maxDataLossBytes allows 0 bytes" in line for line in group.look().decision))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from pathlib import Path
 
 
@@ -11,6 +12,7 @@ def now_ms() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
+@cache
 def machine_boot() -> str:
     """Another one after each boot, when the clock begins anew."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ import click
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
 from gantry_cli.local.child import boot_id_of
+from gantry_cli.local.clock import machine_boot, now_ms
 from gantry_cli.local.looking import require_group
 from gantry_cli.local.names import member_name, parse_member
 from gantry_cli.local.state import GroupRecord, GroupState, Held
@@ -79,10 +79,10 @@ def kill(name: str, data: Path, is_kill: bool, is_stop: bool, is_continue: bool,
     is_broker = parse_member(name) is not None
     rest_ms = _down_ms(state, down_ms) if is_broker else 0
     if rest_ms:
-        now = time.time_ns() // 1_000_000
+        now, boot = now_ms(), machine_boot()
         with state.editing():
             others = [one for one in state.read_held() if one.until_ms > now and one.name != name]
-            state.write_held([*others, Held(name=name, until_ms=now + rest_ms)])
+            state.write_held([*others, Held(name=name, until_ms=now + rest_ms, machine_boot=boot)])
     _signal(name, pid, signal.SIGKILL)
     then = f"stays down for {duration_text(rest_ms)}" if rest_ms else "is started again at once"
     click.echo(f"{name} (pid {pid}) was killed, and {then}")

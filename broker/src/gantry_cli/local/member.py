@@ -7,7 +7,6 @@ connection that was made after that process was started, and thrown away if anot
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import msgspec
 from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
 from gantry_cli.local.child import Child
+from gantry_cli.local.clock import machine_boot
 from gantry_cli.local.state import GroupState, MemberRecord
 from gantry_cli.local.whole_file import write_whole
 from gantry_spec.broker_conf import Place, broker_conf, conf_text, template_of
@@ -82,7 +82,7 @@ class LocalMember:
 
     def _is_blocked(self) -> bool:
         """Whether it must not be started now: its disk is gone, or a person keeps it down."""
-        return self.is_disk_lost or self._state.is_held(self.record.name, time.time_ns() // 1_000_000)
+        return self.is_disk_lost or self._state.is_held(self.record.name, self._now_ms(), machine_boot())
 
     @property
     def children(self) -> list[Child]:

@@ -100,7 +100,10 @@ class Held(msgspec.Struct, kw_only=True):
 
     name: str
     until_ms: int
-    """On the wall clock; whoever asks for it may be another process."""
+    """By the machine's boot-time clock, which all processes share and nobody sets."""
+
+    machine_boot: str
+    """The boot of the machine whose clock that is. After another boot nobody is held."""
 
 
 @final
@@ -210,12 +213,13 @@ class GroupState:
         """Raises CliError if they are damaged."""
         return read_whole(self.held_file, list[Held], "remove it: it only keeps members down for a while") or []
 
-    def is_held(self, name: str, now_ms: int) -> bool:
-        """Whether a member is kept down at this moment of the wall clock. A damaged file keeps nobody down."""
+    def is_held(self, name: str, now_ms: int, machine_boot: str) -> bool:
+        """Whether a member is kept down at this moment of that boot. A damaged file keeps nobody down."""
         try:
-            return any(one.name == name and now_ms < one.until_ms for one in self.read_held())
+            held = [one for one in self.read_held() if (one.name, one.machine_boot) == (name, machine_boot)]
         except CliError:
             return False
+        return any(now_ms < one.until_ms for one in held)
 
     def write_held(self, held: list[Held]) -> None:
         write_whole(self.held_file, msgspec.json.encode(held), is_durable=False)
