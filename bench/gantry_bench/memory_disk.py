@@ -65,6 +65,10 @@ class MemoryFile:
     def read_in_order(self, is_expected: bool) -> None:
         """Nothing is read ahead here."""
 
+    def regrow(self) -> int | None:
+        """Nobody else has this memory."""
+        return None
+
     def pread(self, length: int, position: int) -> bytes:
         return bytes(self._view[position : position + length])
 

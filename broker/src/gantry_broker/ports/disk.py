@@ -69,6 +69,14 @@ class DiskFile(Protocol):
         """Whether reading ahead is worth while, as it is taken to be until somebody says otherwise. A hint."""
         ...
 
+    def regrow(self) -> int | None:
+        """Give the file its size again if another process has shortened it; where it ended then, or None.
+
+        What was cut off is zeros afterwards. Without this a touch of the view behind the file's end is a SIGBUS. Any
+        thread. ``reserved`` is 0 afterwards if there is no room for the blocks that were cut off.
+        """
+        ...
+
     def pread(self, length: int, position: int) -> bytes:
         """Up to ``length`` bytes; fewer only at the end of the file."""
         ...

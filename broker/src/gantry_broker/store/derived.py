@@ -23,14 +23,19 @@ from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from gantry_broker.store.index_file import IndexFile
+from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.record_taker import RecordTaker
 from gantry_broker.store.recovery_point import IndexPoint, RecoveryPoint, RecoveryPointFile
-from gantry_wire.message import check_record
+from gantry_wire.message import RecordFault, check_record
 
 log = logging.getLogger(__name__)
+
+PROVED_ENTRIES: Final = 8
+"""Of each index file that a start compares with the log: enough for a file that is another one's."""
 
 
 @final
@@ -179,6 +184,7 @@ class DerivedFiles:
             is_usable = (
                 index.load(up_to=point.index.name)
                 and not self._lacks_index_file(index, point)
+                and not self._holds_foreign_index_file(index, point, point.index)
                 and self._restore_index(index, point.index, is_clean=is_clean)
             )
         index.is_directory_dirty = is_usable and not is_clean
@@ -192,6 +198,47 @@ class DerivedFiles:
             path = f"{index.directory}/{missing}"
             log.warning("key index is unusable, and is rebuilt", extra={"path": path, "reason": "it is missing"})
         return missing is not None
+
+    def _holds_foreign_index_file(self, index: KeyIndex, point: RecoveryPoint, newest: IndexPoint) -> bool:
+        """Whether a file is another one's: not what the recovery point knows by its name, or of another log."""
+        ends = dict(point.index_files)
+        for file in index.files:
+            header, reason = file.header, ""
+            if header.end_physical != ends.get(file.name, header.end_physical):
+                reason = f"it ends at offset {header.end_physical} instead of {ends[file.name]}"
+            elif file.name == newest.name and header.begin != newest.header.begin:
+                reason = f"it begins at offset {header.begin_physical} instead of {newest.header.begin_physical}"
+            elif not self._is_index_file_of_log(file, newest if file.name == newest.name else None):
+                reason = "its entries do not lead to messages with their keys"
+            if reason:
+                log.warning("key index is unusable, and is rebuilt", extra={"path": file.file.path, "reason": reason})
+                return True
+        return False
+
+    def _is_index_file_of_log(self, file: IndexFile, newest: IndexPoint | None) -> bool:
+        """Whether a few entries lead to messages with their keys. One that does speaks for the file.
+
+        What has expired or is damaged says nothing. Entries of the newest file count as far as the point vouches.
+        """
+        count = (newest.header if newest is not None else file.header).next_number - 1
+        is_good = True
+        for number in sorted({1 + (count - 1) * step // (PROVED_ENTRIES - 1) for step in range(PROVED_ENTRIES)}):
+            if not 1 <= number < file.header.next_number:
+                continue
+            value, physical = file.entry(number)
+            log_file = self._log.files.at(physical) if physical >= self._log.min_physical else None
+            if log_file is None:
+                continue
+            position = physical - log_file.base_offset
+            check = check_record(log_file.view, position, physical_offset=physical, verify_crc=False)
+            if check.fault is RecordFault.END:
+                continue  # what was there is lost
+            if check.is_good:
+                facts = record_facts(log_file.view, position, check.size, self._delay_levels_ms)
+                if any(key_hash(facts.topic, key) == value for key in facts.keys):
+                    return True
+            is_good = False
+        return is_good
 
     def _restore_index(self, index: KeyIndex, point: IndexPoint, *, is_clean: bool) -> bool:
         try:

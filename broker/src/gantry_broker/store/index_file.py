@@ -39,6 +39,11 @@ class IndexHeader(NamedTuple):
     slots_used: int = 0
     next_number: int = 1
 
+    @property
+    def begin(self) -> tuple[int, int]:
+        """What never changes once the file has an entry."""
+        return self.begin_timestamp_ms, self.begin_physical
+
     def covers(self, begin_ms: int, end_ms: int) -> bool:
         """Whether the file may hold entries of ``[begin_ms, end_ms]``."""
         return begin_ms <= self.end_timestamp_ms and end_ms >= self.begin_timestamp_ms
@@ -111,12 +116,24 @@ class IndexFile:
         self.header = header
         HEADER.pack_into(self.view, 0, *header)
 
+    def refuse_shortened(self) -> None:
+        """Raise ``IndexFileDamaged`` if another process has cut off a part of the file: its map must not be touched.
+
+        The file has its size again then, so that who is at work on it meets zeros and no SIGBUS.
+        """
+        end = self.file.regrow()
+        if end is not None:
+            raise IndexFileDamaged(f"{self.file.path}: another process has shortened it to {end} bytes")
+
     def find(self, key_hash: int, *, count_max: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of up to ``count_max`` entries with ``key_hash``, newest first.
 
         Raises ``IndexFileDamaged`` after those that come before a wrong slot or entry.
         """
+        self.refuse_shortened()
         header, view = self.header, self.view
+        if HEADER.unpack_from(view) != header:
+            raise IndexFileDamaged(f"{self.file.path}: its header is not the one that was written")
         slot = key_hash % self.slots
         number = SLOT.unpack_from(view, INDEX_HEADER_BYTES + slot * 4)[0]
         previous = header.next_number
@@ -167,6 +184,10 @@ class IndexFile:
         end_ms = self.header.begin_timestamp_ms + seconds * 1000 + 999
         end_ms = min(end_ms, self.header.end_timestamp_ms)
         self.restore(self.header._replace(next_number=first, end_physical=physical, end_timestamp_ms=end_ms))
+
+    def entry(self, number: int) -> tuple[int, int]:
+        """The key hash and the physical offset of an entry."""
+        return self._entry(number)[:2]
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
         return ENTRY.unpack_from(self.view, self.entry_position(number))

@@ -7,6 +7,7 @@ full disk stops indexing, never a send.
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Sequence
@@ -216,6 +217,7 @@ class KeyIndex:
 
     def _writable(self) -> IndexFile:
         if self.files and not self.files[-1].is_full:
+            self.files[-1].refuse_shortened()
             return self.files[-1]
         self._disk.make_directory(self.directory)
         file = IndexFile.create(self._disk, self.directory, self._next_name(), self._settings)
@@ -234,6 +236,8 @@ class KeyIndex:
             return
         try:
             self._put(drafts, physical_offsets, timestamp_ms)
+        except IndexFileDamaged as exc:
+            self.distrust(self.files[-1], str(exc))
         except (StoreFull, OSError) as exc:
             # A gap in the middle would never be noticed again, so indexing stops here until the newest file is rebuilt.
             self.is_behind = True
@@ -241,7 +245,10 @@ class KeyIndex:
 
     def put_again(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
         """Index a batch of an index that is behind. Raises ``StoreFull`` and ``OSError``."""
-        self._put(drafts, physical_offsets, timestamp_ms)
+        try:
+            self._put(drafts, physical_offsets, timestamp_ms)
+        except IndexFileDamaged as exc:
+            raise OSError(errno.EIO, str(exc)) from exc
 
     def _put(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
         """The index's half of the append loop: hash, slot, entry, for every key."""
