@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from damage.harms import Harm
-from damage.kinds import LOG, QUEUES, Kind
+from damage.kinds import LOG, Kind
 from damage.plan import Cell
 
 ALL_HARMS: Final = frozenset(Harm)
@@ -25,7 +25,6 @@ class Cluster(NamedTuple):
 
 OPEN: Final[tuple[Cluster, ...]] = (
     Cluster(LOG, ALL_HARMS, "a first or newest file that is lost, foreign or older, and what that says of the store"),
-    Cluster(QUEUES, {Harm.TRUNCATED}, "a short file under a running broker makes a search in it raise"),
     Cluster({Kind.STORE}, {Harm.SWAPPED}, "nothing in the log says which store it belongs to"),
     Cluster({Kind.BUFFER}, ALL_HARMS, "what a write buffer held for the log's end is missed by nobody"),
 )  # fmt: skip

@@ -144,7 +144,7 @@ class ConsumeQueue:
         start = offset * CONSUME_UNIT_BYTES
         if offset % self.unit_sums.page_units == 0:
             self.unit_sums.wrote(offset)
-        file = self.files.at(start)
+        file = self.files.mapped_at(start)
         if file is None:
             file = self._create_file(start)
         position = start - file.base_offset
@@ -222,7 +222,7 @@ class ConsumeQueue:
         """Take back the units ``[end, self.end)``, which nobody has seen: zero them and put the cursor there."""
         for offset in range(end, self.end):
             start = offset * CONSUME_UNIT_BYTES
-            file = self.files.at(start)
+            file = self.files.mapped_at(start)
             if file is not None and start - file.base_offset + CONSUME_UNIT_BYTES <= file.file.reserved:
                 position = start - file.base_offset
                 file.view[position : position + CONSUME_UNIT_BYTES] = bytes(CONSUME_UNIT_BYTES)
@@ -235,7 +235,7 @@ class ConsumeQueue:
     def replace_unit(self, offset: int, unit: bytes) -> None:
         """Write a readable unit again, in place. Durable after the next ``sync``. Raises ``StoreFull``."""
         start = offset * CONSUME_UNIT_BYTES
-        file = self.files.at(start)
+        file = self.files.mapped_at(start)
         assert file is not None and self.min_offset <= offset < self.readable_end, (self, offset)
         position = start - file.base_offset
         file.reserve(position + CONSUME_UNIT_BYTES)
@@ -282,7 +282,10 @@ class ConsumeQueue:
         return self._partition(self.min_offset, self.readable_end, lambda physical, _: physical < physical_offset)
 
     def min_offset_at(self, min_physical: int) -> int:
-        """What ``min_offset`` becomes when the log begins at ``min_physical``. Any thread may ask."""
+        """What ``min_offset`` becomes when the log begins at ``min_physical``. Any thread may ask.
+
+        Of a queue that ``is_corrupt`` afterwards it means nothing.
+        """
         first, last = self.min_offset, self.readable_end
         return self._partition(
             first, last, lambda physical, size: (physical, size) == (0, FILLER_SIZE) or physical < min_physical
@@ -314,6 +317,10 @@ class ConsumeQueue:
             middle = (first + last) // 2
             file = files[(middle * CONSUME_UNIT_BYTES - base) // self.files.file_size]
             raw = file.file.pread(CONSUME_UNIT_BYTES, middle * CONSUME_UNIT_BYTES - file.base_offset)
+            if len(raw) < CONSUME_UNIT_BYTES:
+                # What is found now means nothing: the queue is corrupt, and callers look at that afterwards.
+                self.files.mend(file)
+                raw = bytes(CONSUME_UNIT_BYTES)
             physical, size, _ = UNIT.unpack(raw)
             if holds(physical, size):
                 first = middle + 1
@@ -337,7 +344,7 @@ class ConsumeQueue:
         if offset < self.min_offset or offset >= self.readable_end:
             return b""
         start = offset * CONSUME_UNIT_BYTES
-        file = self.files.at(start)
+        file = self.files.mapped_at(start)
         if file is None:
             return b""
         stop = min(min(end, self.readable_end) * CONSUME_UNIT_BYTES, file.end_offset)

@@ -61,7 +61,10 @@ HOLE_FILES_MAX: Final = 4_096
 class FileQueue:
     """The files of one log or queue. Changed by the loop's thread only; ``files`` may be read by any thread."""
 
-    def __init__(self, disk: Disk, directory: str, file_size: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, file_size: int, *, shortened: Callable[[int], None] = lambda offset: None
+    ) -> None:
+        """``shortened`` is called, in any thread, with the offset from which a file was cut off and is zeros now."""
         self.disk = disk
         self.directory = directory
         self.file_size = file_size
@@ -69,6 +72,7 @@ class FileQueue:
         self.is_directory_dirty = False
         self._is_read_in_order: bool | None = None
         """What somebody said, if anybody has."""
+        self._shortened: Final = shortened
 
     def __repr__(self) -> str:
         return f"<FileQueue {self.directory} files={len(self.files)} file_size={self.file_size}>"
@@ -148,6 +152,25 @@ class FileQueue:
             return None
         index = (offset - files[0].base_offset) // self.file_size
         return files[index] if index < len(files) else None
+
+    def mapped_at(self, offset: int) -> MappedFile | None:
+        """As ``at``, with a view that can be touched: see ``mend``."""
+        file = self.at(offset)
+        if file is not None:
+            self.mend(file)
+        return file
+
+    def mend(self, file: MappedFile) -> None:
+        """Give ``file`` its size again if another process has shortened it, and report that. Any thread.
+
+        Touching the cut part of its map would end this process (SIGBUS). What was cut off is zeros.
+        """
+        end = file.file.regrow()
+        if end is None:
+            return
+        facts = {"path": file.path, "bytes": end, "expected_bytes": file.size}
+        log.error("a derived file was shortened by another process; rebuilding it from the commit log", extra=facts)
+        self._shortened(file.base_offset + end)
 
     def create(self, base_offset: int, *, reserve: int) -> MappedFile:
         """A new file that is not in the list yet; ``adopt`` puts it there. Any thread may call this."""

@@ -82,7 +82,7 @@ class StoreLife:
         self._clock: Final = clock
         self._on_progress: Final = on_progress
         self.log: Final = CommitLog(disk, f"{root}/commitlog", settings, clock)
-        self.queues: Final = QueueTable(disk, f"{root}/consumequeue", settings)
+        self.queues: Final = QueueTable(disk, f"{root}/consumequeue", settings, on_progress)
         self.index: Final = KeyIndex(disk, f"{root}/index", settings, clock) if settings.is_index_enabled else None
         self.dispatcher: Final = Dispatcher(listeners)
         self._abort: Final = AbortMarker(disk, root)

@@ -197,6 +197,7 @@ class MessageStore:
         False when there was no room to show all of it: call again, later.
         """
         self._log.return_buffers()
+        self.repair.queues.take_shortened()
         return not self._dispatcher.is_held or self._dispatcher.release(self.confirmed)
 
     # -- missing ranges ------------------------------------------------------------------------------------------------

@@ -135,11 +135,12 @@ class PointWriter:
             if queue.min_offset:
                 starts.setdefault(queue.topic, {})[str(queue.queue_id)] = queue.min_offset
         ends = [(queue, queue.readable_end) for queue in self._queues if queue.readable_end]
-        damaged = [(queue.topic, queue.queue_id) for queue in self._queues if queue.is_corrupt]
         through, tail, timestamp_ms = self._dispatcher.tail
         if self._dispatcher.is_held:
             # Then parts of a batch may be shown, and the tail is at the end of the batch before.
             ends = [(queue, queue.end_before(through)) for queue, _ in ends]
+        # After that search, which may find a file shortened. What is repaired by now is synced below.
+        damaged = [(queue.topic, queue.queue_id) for queue in self._queues if queue.is_corrupt]
         queues: dict[str, dict[str, int]] = {}
         for queue, end in ends:
             queues.setdefault(queue.topic, {})[str(queue.queue_id)] = end

@@ -185,6 +185,20 @@ class QueueRepair:
         for listener in self.on_damage:
             listener()
 
+    def take_shortened(self) -> None:
+        """Have those queues rebuilt that have a file which another process has shortened.
+
+        One that waits already stays where it is until it is rebuilt: more of it may be lost than was known.
+        """
+        shortened = self._queues.shortened
+        for _ in range(len(shortened)):
+            queue, offset = shortened.popleft()
+            if queue in self._waiting:
+                shortened.append((queue, offset))
+            elif self._is_current(queue):
+                queue.seek(queue.readable_end)  # blocks may be missing where the cursor is
+                self.start(queue, max(offset, queue.min_offset), reason="a file of it was shortened")
+
     def forget_lost(self, start: int, end: int) -> None:
         """``[start, end)`` of the log is whole again: messages there are searched anew and served."""
         for key in [key for key, physical in self._lost.items() if start <= physical < end]:
@@ -202,6 +216,7 @@ class QueueRepair:
     def step(self) -> bool:
         """One slice of work. False when there is none left."""
         if self._running is None:
+            self.take_shortened()
             if not self._waiting:
                 return self._report_late()
             queue, offset = next(iter(self._waiting.items()))
@@ -388,7 +403,7 @@ class QueueRepair:
     # -- what is said about it -----------------------------------------------------------------------------------------
 
     def _finish(self, queue: ConsumeQueue, rebuilt: int, lost: int) -> None:
-        queue.is_corrupt = False
+        queue.is_corrupt = any(shortened is queue for shortened, _ in tuple(self._queues.shortened))
         self._request_point()
         self.units_rebuilt += rebuilt
         self.units_lost += lost

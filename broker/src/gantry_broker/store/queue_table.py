@@ -7,9 +7,10 @@ no topic can name a file outside ``consumequeue/``.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final, final
 
 from gantry_broker.errors import StoreMismatch
@@ -36,7 +37,10 @@ def _file_sizes(disk: Disk, directory: str) -> list[int]:
 class QueueTable:
     """Changed by the loop's thread; other threads may call ``snapshot``."""
 
-    def __init__(self, disk: Disk, directory: str, settings: StoreSettings) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, settings: StoreSettings, shortened: Callable[[], None] = lambda: None
+    ) -> None:
+        """``shortened`` is called, in any thread, when there is something in ``shortened``."""
         self.directory: Final = directory
         self._disk: Final = disk
         self.file_size: Final = settings.mapped_file_size_consume_queue
@@ -46,6 +50,10 @@ class QueueTable:
         self.tallies: Final[dict[str, Tally]] = {}
         """What was appended to each topic since this start."""
 
+        self.shortened: Final[deque[tuple[ConsumeQueue, int]]] = deque()
+        """Queues with a file that another process has shortened, and the first unit that was cut off. Any thread."""
+
+        self._shortened: Final = shortened
         self._retired: list[ConsumeQueue | MappedFile] = []
         self._is_directory_dirty = False
         self._renamed: list[ConsumeQueue] = []
@@ -67,13 +75,23 @@ class QueueTable:
             if not 0 <= queue_id <= QUEUE_ID_MAX:
                 raise ValueError(f"{queue_id} is not a queue id")
             directory = f"{self.directory}/{path_component(topic)}/{queue_id}"
-            files = FileQueue(self._disk, directory, self.file_size)
+            files = FileQueue(
+                self._disk, directory, self.file_size, shortened=partial(self._was_shortened, topic, queue_id)
+            )
             tally = self.tallies.get(topic)
             if tally is None:
                 tally = self.tallies[topic] = Tally()
             queue = ConsumeQueue(topic, queue_id, files, stride=self._stride, tally=tally, budget=self._budget)
             self._queues[topic, queue_id] = queue
         return queue
+
+    def _was_shortened(self, topic: str, queue_id: int, start: int) -> None:
+        """Bytes from ``start`` on were cut off a queue's file. Any thread: the loop's thread has it rebuilt."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None:
+            queue.is_corrupt = True
+            self.shortened.append((queue, start // CONSUME_UNIT_BYTES))
+            self._shortened()
 
     def discover(self) -> tuple[ConsumeQueue, ...]:
         """Make an entry for every queue that has a directory. Foreign names are left alone.

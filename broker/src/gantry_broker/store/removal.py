@@ -67,6 +67,9 @@ class HeadRemoval:
         self._raise_begin: Final = raise_begin
         self._error: OSError | None = None
         self._newest_ms: dict[int, int] = {}
+        self._left_out: list[ConsumeQueue] = []
+        """Queues that were corrupt when the last deletion measured them."""
+
         self._log_files: Final[deque[MappedFile]] = deque()
         self._queue_files: Final[deque[tuple[FileQueue, MappedFile]]] = deque()
         self._index_files: Final[deque[IndexFile]] = deque()
@@ -76,8 +79,9 @@ class HeadRemoval:
 
     @property
     def waiting_count(self) -> int:
-        """How many retired files still have their names."""
-        return len(self._log_files) + len(self._queue_files) + len(self._index_files)
+        """How many retired files still have their names, and how many queues are still to be trimmed."""
+        rebuilt = sum(not queue.is_corrupt for queue in self._left_out)
+        return len(self._log_files) + len(self._queue_files) + len(self._index_files) + rebuilt
 
     def _keep_from(self) -> int:
         """No file that ends behind this may go. Each part only grows, so any thread may ask."""
@@ -105,9 +109,11 @@ class HeadRemoval:
         """Where every queue begins when the log begins at ``offset``. Helper thread: reads the disk, and syncs.
 
         Queues that will hold nothing are durable when this returns. When that has failed once it is not tried again.
+        A queue that is being rebuilt is left out: where it begins is found by its units. It has its turn afterwards.
         """
         if self._error is not None:
             raise self._error
+        self._left_out = []
         trims: dict[ConsumeQueue, int] = {}
         for queue in self._queues:
             try:
@@ -116,7 +122,9 @@ class HeadRemoval:
                 if self._queues.get(queue.topic, queue.queue_id) is queue:
                     raise
                 continue  # its topic was deleted meanwhile, and the flush thread has closed it
-            if min_offset > queue.min_offset:
+            if queue.is_corrupt:
+                self._left_out.append(queue)
+            elif min_offset > queue.min_offset:
                 trims[queue] = min_offset
                 if min_offset == queue.readable_end:
                     self._sync_end(queue)

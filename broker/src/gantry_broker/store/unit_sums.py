@@ -60,7 +60,7 @@ class UnitSums:
     def _sum(self, page: int, count: int) -> int:
         """The checksum of the first ``count`` units of a page; ``UNKNOWN`` where there is no file."""
         start = page * self.page_units * CONSUME_UNIT_BYTES
-        file = self._files.at(start)
+        file = self._files.mapped_at(start)
         if file is None:
             return UNKNOWN
         position = start - file.base_offset
@@ -71,7 +71,7 @@ class UnitSums:
         units = self.page_units
         page = offset // units
         index = page - self._first
-        file = self._files.at(page * units * CONSUME_UNIT_BYTES)
+        file = self._files.mapped_at(page * units * CONSUME_UNIT_BYTES)
         if file is None or not 0 <= index < len(self._sums) or self._sums[index] == UNKNOWN:
             return _NOTHING
         start = page * units
