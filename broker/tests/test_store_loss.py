@@ -129,6 +129,46 @@ def test_lost_log_files_are_reported_and_their_offsets_never_used_again(
         assert set(world.bodies("bills")) > before
 
 
+@pytest.mark.parametrize("point", [None, points.MID_POINT, points.MID_CHECKPOINT])
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
+def test_numbers_of_a_queue_that_ended_in_an_accepted_hole_are_never_used_again(
+    kind: str, tmp_path: Path, point: str | None, is_clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest used file is gone and the one made in advance is there, so the loss is a hole in the middle."""
+    world = filled(kind, tmp_path)
+    ends = {queue: world.store.queue(*queue).end for queue in (("bills", 0), ("orders", 0), ("orders", 1))}
+    world.close()
+    names = segments(world)
+    delete(world, names[3:])
+    file = world.disk.create(world.path(f"commitlog/{4 * SIZE:020d}"), SIZE)
+    file.close()
+
+    for _ in range(2):  # the second start finds less in the recovery point than the first
+        assert [lost.cause for lost in world.open().missing] == [LossCause.MIDDLE]
+        stop(world, is_clean=is_clean)
+    world.open()
+
+    def reached(name: str) -> None:
+        if name == point:
+            raise Died(name)
+
+    monkeypatch.setattr(points, "reached", reached)
+    try:
+        world.store.accept_loss("a test")
+    except Died:
+        assert point is not None
+    monkeypatch.undo()
+    stop(world, is_clean=is_clean) if point is None else world.kill()
+    world.open()
+    world.store.accept_loss("a test")
+
+    assert world.store.loss.missing == []
+    for (topic, queue_id), end in ends.items():
+        _, [offset] = world.append([world.draft(topic, queue_id)])
+        assert offset >= end, (topic, queue_id)
+    assert world.messages("bills")[-1].queue_offset >= ends["bills", 0]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_queues_built_again_from_a_log_with_an_accepted_hole_are_the_same(tmp_path: Path, case: str) -> None:
     """What stands for lost messages in a queue can be derived from the log, too."""

@@ -81,7 +81,8 @@ def rows(reading: Reading) -> Iterator[Row]:
     yield "confirmed", _behind(status.confirmed, status.wrote)
     yield "oldest byte", _offset(status.min_physical)
     if status.log_missing_bytes:
-        yield "missing", f"{bytes_text(status.log_missing_bytes)} of the log are gone; see gantry ha accept-loss"
+        lost = bytes_text(status.log_missing_bytes)
+        yield "missing", f"{lost} of the log are gone; nothing is appended or delivered; see gantry ha accept-loss"
     if status.log_accepted_loss_bytes:
         yield "accepted loss", f"{bytes_text(status.log_accepted_loss_bytes)} of the log"
     yield "write buffer", _pool(reading)

@@ -17,6 +17,9 @@ from damage.kinds import LOG, Kind
 from damage.ledger import Known, Ledger
 from damage.reports import Report
 
+WAITING: Final = "delayed messages and transactions wait"
+"""What a broker says that delivers nothing while a loss of log data is not accepted."""
+ACCEPTANCE: Final = "gantry ha accept-loss"
 EMPTIED: Final = re.compile(r"the store of member (\d+) was moved away")
 """What the remedy *start empty* says that it did."""
 SAMPLES: Final = 4
@@ -132,6 +135,10 @@ class Phase(msgspec.Struct):
     refused_for_good: list[int] = []
     """Members that no remedy has started."""
     states: list[MemberState] = []
+    waits_for: str = ""
+    """The trouble in the status of a master that appends nothing until a loss of log data is accepted."""
+    is_accepted: bool = False
+    """Whether the loss was accepted in this life, before its sends and its last readings."""
     asked: list[str] = []
     leading: str = ""
     ended_by: str = ""
@@ -178,6 +185,8 @@ class Judge:
         self._sent: dict[str, Sent] = {}
         self._is_short = False
         self._missing_reported = 0
+        self._is_accepted = False
+        """Whether a loss was accepted, in this phase or before: from then on nothing may wait."""
         self._emptied: Final[set[int]] = set()
         """Members that were started empty, as a refusal said: their own settings are gone with their stores."""
         self._missing_last: dict[int, set[tuple[str, int, int]]] = {}
@@ -189,6 +198,7 @@ class Judge:
             self._emptied.update(int(match[1]) for done in phase.remedies if (match := EMPTIED.fullmatch(done)))
             # A sync group of which one member is out shows nothing new: that it is out is the fault.
             self._is_short = self._case.setup == "sync group" and bool(phase.refused_for_good)
+            self._is_accepted = self._is_accepted or phase.is_accepted
             self._judge_refusals(phase)
             self._judge_sends(phase)
             for reading in phase.readings:
@@ -245,7 +255,8 @@ class Judge:
         for sent in phase.sends:
             self._sent[sent.unique] = sent
             if sent.code:
-                if not self._is_short and not self._is_told() and not self._has_ranges():
+                is_reported = (self._is_told() or self._has_ranges()) and not self._is_accepted
+                if not self._is_short and not is_reported:
                     self._fault(Sort.SEND_REFUSED, f"{sent.topic}/{sent.queue_id}: code {sent.code} {sent.remark}")
                 continue
             if sent.queue_offset < ends.get((sent.topic, sent.queue_id), 0):
@@ -426,7 +437,8 @@ class Judge:
                     )
             lost = {place for place in self._missing_last.get(state.member, set()) if place in self._known}
             is_of_log = self._case.kind in LOG
-            if lost and state.is_whole is True and is_of_log and not self._case.is_grouped:
+            is_meant = is_of_log and not self._case.is_grouped and not self._is_accepted
+            if lost and state.is_whole is True and is_meant:
                 self._fault(Sort.CALLED_WHOLE, f"member {state.member} lacks {len(lost)} messages")
 
     def _judge_owed(self, phase: Phase) -> None:
@@ -434,8 +446,12 @@ class Judge:
         if last is None or self._is_short:
             return
         served = {message.unique for queue in last.queues for message in queue.messages}
+        # Before the loss is accepted nothing is delivered; the last life accepts it, so what waits is demanded there.
+        is_waiting = bool(phase.waits_for) and not self._is_accepted and phase is not self._phases[-1]
+        if is_waiting and not self._is_wait_told(phase):
+            self._fault(Sort.NOT_DELIVERED, f"the broker does not say that deliveries wait: {phase.waits_for}")
         for one in self._ledger.owed:
-            if one.unique in served:
+            if one.unique in served or is_waiting:
                 continue
             place = Known(one.topic, one.queue_id, -1, one.physical, 0, one.body, {})
             system = ("HALF", "OP_HALF") if one.is_half else ("SCHEDULE_TOPIC", "delayOffset")
@@ -446,6 +462,13 @@ class Judge:
         for unique in set(phase.asked) & set(self._ledger.ended):
             if not self._is_told("HALF"):
                 self._fault(Sort.ASKED_AGAIN, unique)
+
+    def _is_wait_told(self, phase: Phase) -> bool:
+        """Whether status and log both say that deliveries wait, for which ranges, and what ends that."""
+        lines = [report for report in phase.reports if report.names([WAITING]) and report.names([ACCEPTANCE])]
+        status = Report("STATUS", phase.waits_for)
+        is_in_status = status.names([WAITING]) and status.names([ACCEPTANCE]) and any(status.ranges())
+        return is_in_status and any(any(report.ranges()) for report in lines)
 
     def _judge_replicas(self) -> None:
         """In a group one member is damaged: what the other has is not lost."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
-from damage.judge import Phase
+from damage.judge import WAITING, Phase
+from damage.ledger import Ledger
 
 
 class Lie(StrEnum):
@@ -16,12 +17,29 @@ class Lie(StrEnum):
     WRONG_BODY = "wrong-body"
     MISSING = "missing"
     REUSED = "reused"
+    NOT_DELIVERED = "not-delivered"
+    UNTOLD = "untold"
 
 
-def tell_lie(lie: Lie, phases: Sequence[Phase]) -> None:
+def tell_lie(lie: Lie, phases: Sequence[Phase], ledger: Ledger) -> None:
     """Change the evidence of the last phase in one place; a lie that finds no place raises ``LookupError``."""
     phase = phases[-1]
     if lie is Lie.NONE:
+        return
+    if lie is Lie.UNTOLD:
+        if not any(WAITING in one.waits_for for one in phases):
+            raise LookupError("no delivery waited")
+        for one in phases:
+            one.waits_for = one.waits_for.replace(WAITING, "all is well")
+        return
+    if lie is Lie.NOT_DELIVERED:
+        first = min(ledger.owed, key=lambda owed: owed.physical).unique
+        queues = [queue for reading in phase.readings if reading.is_last for queue in reading.queues]
+        delivered = [queue for queue in queues if any(message.unique == first for message in queue.messages)]
+        if not delivered:
+            raise LookupError("nothing was delivered")
+        for queue in delivered:
+            queue.messages = [message for message in queue.messages if message.unique != first]
         return
     if lie is Lie.REUSED:
         sent = phase.sends[0]

@@ -269,6 +269,49 @@ def test_what_is_owed_must_come() -> None:
     assert verdict(Phase(readings=[reading]), rotten).outcome is Outcome.REPORTED
 
 
+TROUBLE = (
+    "100 bytes of the log are missing: [300, 400) (tail); sends are refused, delayed messages and transactions wait;"
+    " bring the files back, or run `gantry ha accept-loss`"
+)
+
+
+def waiting(*, trouble: str = TROUBLE, line: str = TROUBLE, owed: Owed | None = None) -> tuple[Verdict, Verdict]:
+    """Of a loss that is accepted in the second life: the owed message comes there; and the same if it does not."""
+    ledger = msgspec.structs.replace(LEDGER, owed=[owed or Owed("Later", 0, "D1", b"late", physical=100)])
+    queues = [QueueRead("Busy", 0, list(LEDGER.known))]
+    found = []
+    for later in ([LATE], []):
+        first = Phase(readings=[good_reading(queues=queues)], waits_for=trouble, reports=[Report("ERROR", line)])
+        reading = good_reading(queues=[*queues, QueueRead("Later", 0, later)])
+        second = Phase(readings=[reading], waits_for=trouble, is_accepted=True)
+        found.append(Judge(case(), ledger, [first, second]).verdict())
+    return found[0], found[1]
+
+
+def test_what_is_owed_may_wait_until_a_loss_is_accepted_if_status_and_log_say_so() -> None:
+    """Afterwards it must come, unless its own record lies in the missing range."""
+    came, never_came = waiting()
+    assert came.faults == [] and sorts(never_came) == {Sort.NOT_DELIVERED}
+    assert waiting(owed=Owed("Later", 0, "D1", b"late", physical=300))[1].faults == []
+
+    vague = TROUBLE.replace("delayed messages and transactions wait; ", "")
+    for trouble, line in ((vague, TROUBLE), (TROUBLE, vague), (TROUBLE.partition(";")[2], TROUBLE)):
+        assert sorts(waiting(trouble=trouble, line=line)[0]) == {Sort.NOT_DELIVERED}, (trouble, line)
+
+
+def test_nothing_waits_and_no_send_is_refused_once_the_loss_is_accepted() -> None:
+    """A last life in which nothing was accepted excuses nothing either."""
+    reading = good_reading(queues=[QueueRead("Busy", 0, list(LEDGER.known))])
+    unaccepted = Phase(readings=[reading], waits_for=TROUBLE)
+    refused = Sent("Busy", 0, "N1", b"new", 14, "still refused")
+
+    assert sorts(verdict(unaccepted, Report("ERROR", TROUBLE.replace("300", "350")))) == {Sort.NOT_DELIVERED}
+    for is_accepted, sort in ((False, set()), (True, {Sort.SEND_REFUSED})):
+        phase = good_phase()
+        phase.sends, phase.is_accepted = [refused], is_accepted
+        assert sorts(verdict(phase, RANGE)) == sort
+
+
 def test_epochs_stay_where_they_are() -> None:
     """One that vanishes was reported; one that begins elsewhere is another under the same number."""
     for epochs, reports, sort in (

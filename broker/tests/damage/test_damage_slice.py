@@ -34,15 +34,22 @@ def test_a_damaged_store_serves_what_was_sent_or_reports_what_is_lost(tmp_path: 
     assert "FAULT" not in outcomes and "c complete, r reported" in text
 
 
+HARMLESS = "lock/missing/clean/stopped/alone"
+LOSS = "log-newest/missing/clean/stopped/alone"
+
+
 @pytest.mark.parametrize(
-    ("lie", "sort"),
+    ("lie", "cell", "sort"),
     [
-        ("wrong-body", "altered message"), ("missing", "missing without a report"), ("reused", "offset given twice"),
+        ("wrong-body", HARMLESS, "altered message"), ("missing", HARMLESS, "missing without a report"),
+        ("reused", HARMLESS, "offset given twice"),
+        ("not-delivered", LOSS, "owed message does not come, without a report"),
+        ("untold", LOSS, "owed message does not come, without a report"),
     ],
 )  # fmt: skip
-def test_a_lie_about_a_real_trial_is_found(tmp_path: Path, lie: str, sort: str) -> None:
-    """The twin: one body, one message or one offset of what was really read is changed, and the run fails."""
-    options = ("--only", "lock/missing/clean/stopped/alone", "--trials", "1", "--seed", "1", "--sabotage", lie)
+def test_a_lie_about_a_real_trial_is_found(tmp_path: Path, lie: str, cell: str, sort: str) -> None:
+    """The twin: one body, message, offset or status of what was really read is changed, and the run fails."""
+    options = ("--only", cell, "--trials", "1", "--seed", "2", "--sabotage", lie)
     code, text, document = run(tmp_path, *options)
 
     [trial] = document["trials"]

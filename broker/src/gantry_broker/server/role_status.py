@@ -25,11 +25,15 @@ def compared_needed(electable: list[int], acks_needed: int) -> int:
 
 
 def loss_text(loss: LossRecord) -> str:
-    """Why a broker takes no sends, for clients and people; empty if nothing is missing."""
+    """Why a broker takes no sends and delivers nothing that waits, for clients and people; empty if nothing is missing.
+
+    A delivery of a delayed message and an end of a transaction append to the log, so they wait like sends.
+    """
     if not loss.missing:
         return ""
+    effect = "sends are refused, delayed messages and transactions wait"
     remedy = "bring the files or the volume back and restart, or run `gantry ha accept-loss`"
-    return f"{describe_missing(loss.missing)}; {remedy}"
+    return f"{describe_missing(loss.missing)}; {effect}; {remedy}"
 
 
 def status_of(roles: Roles) -> HaStatus:

@@ -165,10 +165,10 @@ class Roles:
             await self._begin_alone(identity.epoch)
 
     async def _await_acceptance(self) -> None:
-        """Serve reads and refuse sends until an operator accepts that log data is lost."""
+        """Serve reads, append nothing and refuse sends until an operator accepts that log data is lost."""
         reason = loss_text(self.store.loss)
         log.error(
-            "log data is missing; sends are refused until the loss is accepted",
+            "log data is missing; nothing is appended until the loss is accepted",
             extra={"reason": reason, "ranges": [str(lost) for lost in self.store.loss.missing]},
         )
         if self.store.dispatched < self.store.wrote:

@@ -93,8 +93,9 @@ def accept_loss(life: StoreLife, by: str, now_ms: int) -> int:
     """Go on without what is missing, behind the vouched end; where the log ends then. Raises ``FlushFailed``.
 
     Offsets of the log and of queues that were in use are never used again: blank records fill the log up to the next
-    file behind what is lost, and units without a message fill the queues. The decision is durable first. When it is cut
-    off half way, a start finds the rest still missing and asks again.
+    file behind what is lost, and units without a message fill the queues. They do so for a hole, too: a queue may have
+    had its last messages there. The queues are durable first, then the decision. When it is cut off half way, a start
+    finds the rest still missing and asks again.
     """
     missing, queues = life.loss.missing, life.loss.queues
     if not missing:
@@ -107,18 +108,16 @@ def accept_loss(life: StoreLife, by: str, now_ms: int) -> int:
     at_end = max((lost.end for lost in missing if lost.is_at_end), default=0)
     with standstill(life) as log:
         assert life.dispatcher.dispatched == log.wrote, "what is here is in queues before their numbers go on"
+        _fill_queues(life, queues, max(log.wrote - 1, 0))
+        _finish_points(life, "the accepted loss could not be recorded")
         life.write_loss(msgspec.structs.replace(life.loss, accepted=kept))
         log.accept_holes()
         if at_end > log.wrote:
-            place = max(log.wrote - 1, 0)
-            _fill_queues(life, queues, place)
             _, tail, _ = life.dispatcher.tail
             end = log.fill_to(at_end)
             log.wrote = log.committed = log.flushed = end
             life.dispatcher.tail, life.dispatcher.dispatched = (end, tail, log.last_timestamp_ms), end
-        life.points.finish()
-        if life.failure.error is not None:
-            raise FlushFailed("the accepted loss could not be recorded") from life.failure.error
+        _finish_points(life, "the accepted loss could not be recorded")
         life.adopt_epochs(life.identity.epochs)
         life.write_loss(msgspec.structs.replace(life.loss, missing=[], queues={}))
     return log.wrote
@@ -156,6 +155,11 @@ def _move_to(life: StoreLife, end: int, shown: int, tail: int) -> None:
     life.points.deleted = {topic: min(offset, end) for topic, offset in life.points.deleted.items()}
     log.wrote = log.committed = log.flushed = end
     log.blanks = {base: start for base, start in log.blanks.items() if start < end}
+    _finish_points(life, "what is derived of the log could not be cut")
+
+
+def _finish_points(life: StoreLife, what_failed: str) -> None:
+    """Make queues, index and the points that vouch for them durable. Raises ``FlushFailed``."""
     life.points.finish()
     if life.failure.error is not None:
-        raise FlushFailed("what is derived of the log could not be cut") from life.failure.error
+        raise FlushFailed(what_failed) from life.failure.error

@@ -115,8 +115,8 @@ ALERTS: Final = (
         "1m",
         "critical",
         "{{ $labels.pod }} has lost {{ $value | humanize1024 }}B of its log",
-        "They were on its disk. It takes no sends as a master. Bring the volume back, let it follow a master that has"
-        " them, or accept the loss with gantry ha accept-loss.",
+        "They were on its disk. As a master it takes no sends, and delayed messages and transactions wait. Bring the"
+        " volume back, let it follow a master that has them, or accept the loss with gantry ha accept-loss.",
     ),
     Alert(
         "GantryMessagesDamaged",
