@@ -144,6 +144,33 @@ def test_what_another_writer_appended_is_read_by_the_bodys_crc(world: StoreWorld
         world.kill()
 
 
+@pytest.mark.parametrize("damage", ["truncated", "emptied", "one bit", "zeros"])
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
+@pytest.mark.parametrize("has_point", [True, False], ids=["point", "no point"])
+def test_a_damaged_checkpoint_is_not_taken_for_another_writer(
+    world: StoreWorld, damage: str, is_clean: bool, has_point: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All records are sealed, so nobody else wrote them: an epoch more would part a member from its group."""
+    world.send(count=3)
+    world.store.flush_step()
+    world.send(count=3)
+    epochs = world.store.identity.epochs
+    world.close() if is_clean else world.kill()
+    path = world.path("checkpoint")
+    data = bytearray(world.disk.read_file(path) if world.disk.exists(path) else bytes(4096))
+    data[3] ^= 4
+    kept = {"truncated": bytes(data[:34]), "emptied": b"", "one bit": bytes(data), "zeros": bytes(4096)}[damage]
+    world.disk.write_file(path, kept)
+    if not has_point and world.disk.exists(world.path("recovery-point.json")):
+        world.disk.remove(world.path("recovery-point.json"))
+
+    report = world.open()
+
+    assert world.store.identity.epochs == epochs
+    assert "the checkpoint is damaged" in caplog.text
+    assert report.damaged == [] and world.bodies() == world.sent_bodies()
+
+
 def test_our_records_behind_another_writers_are_sealed_again(world: StoreWorld) -> None:
     """After somebody else had the store, the tail is ours again and as strict as ever."""
     world.send(count=3)

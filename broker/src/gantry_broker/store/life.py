@@ -41,7 +41,7 @@ from gantry_broker.store.loss import (
     missing_bytes,
     vouched_range,
 )
-from gantry_broker.store.opening import OpenPools, seals_of, write_or_keep, written_by_others_from
+from gantry_broker.store.opening import OpenPools, first_unsealed, seals_of, write_or_keep, written_by_others_from
 from gantry_broker.store.point_writer import PointWriter
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_taker import Progress
@@ -193,6 +193,10 @@ class StoreLife:
         report.lost_flushed_bytes = max(report.lost_flushed_bytes, missing_bytes(report.missing))
         self._record_missing(report.missing, point.queues if point is not None else {})
         report.say()
+        if others_from is not None and identity is not None:
+            others_from = first_unsealed(self.log, identity, others_from, report.end)
+            if others_from is None:
+                log.warning("the checkpoint is damaged and not used", extra={"path": f"{self.root}/checkpoint"})
         self._begin(identity or new_identity(report.end), report, others_from)
         self.dispatcher.index = self.index
         self.dispatcher.dispatched = report.end

@@ -17,8 +17,9 @@ import msgspec
 from gantry_broker.errors import StoreLocked, StoreUnusable
 from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.store.checkpoint import CheckpointFacts
+from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.identity import LOG_END_MAX, IdentityFile, StoreIdentity
-from gantry_broker.store.recovery import Seals, no_seals
+from gantry_broker.store.recovery import Seals, no_seals, scan_log
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_broker.store.replay import Expected, FoundBuffer
 from gantry_broker.store.settings import PoolSettings
@@ -33,6 +34,20 @@ def written_by_others_from(checkpoint: CheckpointFacts, point: RecoveryPoint | N
     if checkpoint.is_ours:
         return None
     return point.through if point is not None else min_physical
+
+
+def first_unsealed(commit_log: CommitLog, identity: StoreIdentity, start: int, end: int) -> int | None:
+    """Where the first record of ``[start, end)`` begins that lacks the seal which our records have; None if none does.
+
+    Other brokers seal nothing. Without such a record a checkpoint that is not ours is damaged, and nobody else wrote:
+    an epoch that no election gave would part a member of a group from the others.
+    """
+    sealed = scan_log(commit_log.files.files, start, 0, _pass_over, seals=identity.ours_from)
+    return sealed.end if sealed.end < end else None
+
+
+def _pass_over(_view: memoryview, _position: int, _offset: int, _size: int) -> None:
+    """The scan checks the record; nothing else is done with it."""
 
 
 def seals_of(identity: StoreIdentity | None, others_from: int | None) -> Seals:
