@@ -228,9 +228,9 @@ def test_a_checkpoint_ahead_of_the_log_is_a_contradiction(world: StoreWorld) -> 
         (b'{"a":1}', b"nonsense", {(Kind.CONFIG, Harm.ODD)}),
         (b'{"offsetTable":{"t@g":{0:1}}}', None, set()),
     ],
-    ids=["predecessor", "both", "no-object", "only-the-predecessor", "fastjson"],
+    ids=["copy", "both", "no-object", "only-the-copy", "fastjson"],
 )
-def test_tables_are_judged_with_their_predecessors(
+def test_tables_are_judged_with_their_copies(
     world: StoreWorld, current: bytes, backup: bytes | None, expected: set[tuple[Kind, Harm]]
 ) -> None:
     """One good copy is enough for a start; none stops it."""

@@ -125,11 +125,11 @@ def test_every_bit_that_flips_is_noticed(document: dict[str, object]) -> None:
     disk.make_directory("/data/store")
     file = ConfigFile(disk, "/data/store", "consumerOffset")
     file.save({"offsetTable": {}})
-    predecessor = disk.read_file(file.path)
+    older = disk.read_file(file.path)
     file.save(document)
     whole = disk.read_file(file.path)
     expected = ConfigFile(disk, "/data/store", "consumerOffset").load()
-    disk.write_file(file.backup_path, predecessor)
+    disk.write_file(file.backup_path, older)
     for bit in range(len(whole) * 8):
         data = bytearray(whole)
         data[bit // 8] ^= 1 << bit % 8

@@ -81,8 +81,8 @@ def table(store: Path, name: str) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-def test_a_damaged_table_is_replaced_by_its_predecessor(pair: tuple[BrokerChild, SidecarChild], tmp_path: Path) -> None:
-    """The good predecessor is read; no messages beyond the limit are counted."""
+def test_a_damaged_table_is_replaced_by_its_copy(pair: tuple[BrokerChild, SidecarChild], tmp_path: Path) -> None:
+    """The good copy is read; no messages beyond the limit are counted."""
     broker, _ = pair
     wait_for(lambda: TOPIC.encode() in table(broker.store, "topics"), "the table is saved")
     store = tmp_path / "copy"

@@ -137,7 +137,7 @@ def _config_table(summary: StoreSummary) -> RenderableType:
         )
         for one in summary.tables
     ]
-    return table("Tables", ("table", "entries", "size", "current", "predecessor"), rows, right=("entries", "size"))
+    return table("Tables", ("table", "entries", "size", "current", "copy"), rows, right=("entries", "size"))
 
 
 def _buffer_parts(directory: BufferDirectory) -> Iterator[RenderableType]:

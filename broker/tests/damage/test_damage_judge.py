@@ -236,10 +236,7 @@ def test_a_changed_table_needs_a_report_that_names_its_file(change: dict[str, ob
     phase = Phase(readings=[good_reading(**change)])
 
     assert sorts(verdict(phase, VAGUE, about=about)) == {sort}
-    assert (
-        verdict(phase, Report("WARNING", "its predecessor is used", {"path": f"config/{file}"}), about=about).faults
-        == []
-    )
+    assert verdict(phase, Report("WARNING", "its copy is used", {"path": f"config/{file}"}), about=about).faults == []
 
 
 def test_what_is_hidden_from_a_filter_alone_is_a_fault() -> None:

@@ -1,6 +1,6 @@
 """D13: the JSON files beside the log are damaged, or a crash comes between the writing and the renaming of one.
 
-They hold facts that no log can give back. A damaged one is replaced by its predecessor, which was good, and the log
+They hold facts that no log can give back. A damaged one is replaced by its copy, and the log
 says so; when both are damaged the broker does not start, since consumers at offset zero would be worse.
 """
 
@@ -58,7 +58,7 @@ async def committed_offset(scene: Scene) -> int | None:
 
 
 async def two_lives(scene: Scene) -> None:
-    """A store that was used twice and stopped twice: every table has a predecessor."""
+    """A store that was used twice and stopped twice: every table has a copy."""
     for offset in (3, 7):
         await scene.start()
         await scene.send_once(200)
@@ -135,7 +135,7 @@ async def test_two_damaged_copies_are_a_refusal(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-async def test_a_table_that_is_gone_is_replaced_by_its_predecessor(tmp_path: Path) -> None:
+async def test_a_table_that_is_gone_is_replaced_by_its_copy(tmp_path: Path) -> None:
     """D13: a crash that has taken the current copy's name leaves the one before, and that is used."""
     async with Scene(tmp_path) as scene:
         await two_lives(scene)
@@ -163,7 +163,7 @@ async def test_a_kill_between_write_and_rename_leaves_a_good_copy(number: int, t
 
         assert await committed_offset(scene) in (7, 9)
         assert await scene.judge() == []
-        assert "predecessor" not in scene.log, "a kill damages no file"
+        assert "its copy is used" not in scene.log, "a kill damages no file"
 
 
 async def test_a_half_written_copy_is_not_looked_at(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def _queues_on_disk(files: StoreFiles, topic: str, config: TopicConfig, span: Sp
 
 
 def _table(root: Path, name: str, kind: type[D]) -> D:
-    """One table, or its predecessor when it cannot be read; an empty one when there is none yet."""
+    """One table, or its copy when it cannot be read; an empty one when there is none yet."""
     found_any = False
     for suffix in ("", ".bak"):
         try:

@@ -1,4 +1,4 @@
-"""What this broker has promised, on its disk: to follow and to grant nobody below an epoch.
+"""What this broker has promised, on its disk: to follow no master and to grant no request below an epoch.
 
     <root>/promise.json      a sealed document
     <root>/promise.json.bak  its copy
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """Nobody below ``epoch`` is followed."""
+    """No master of an epoch below ``epoch`` is followed."""
 
     epoch: int
     to: str = ""
@@ -38,7 +38,7 @@ class PromiseRefused(Exception):
 
 @final
 class PromiseFile:
-    """Owned by whoever holds the store's lock. Reading and writing wait for the disk."""
+    """Owned by the holder of the store's lock. Reading and writing wait for the disk."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self.promise = Promise(0)
@@ -79,7 +79,8 @@ class PromiseFile:
     def give(self, epoch: int, to: str) -> Promise:
         """Promise ``epoch``, durably. Raises ``PromiseRefused``, and OSError; then nothing is promised that was not."""
         if epoch < self.promise.epoch:
-            raise PromiseRefused(f"epoch {self.promise.epoch} was promised to {self.promise.to or 'somebody'}")
+            to_whom = f" to {self.promise.to}" if self.promise.to else ""
+            raise PromiseRefused(f"epoch {epoch} is too old: epoch {self.promise.epoch} was promised{to_whom} already")
         if epoch > self.promise.epoch:
             promise = Promise(epoch, to)
             self._write(promise, self._paths)

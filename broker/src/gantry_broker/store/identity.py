@@ -10,7 +10,7 @@ that is there may be stale, since RocketMQ copies it along with the other proper
 the seal is believed by place, and this file says the places. It also gives the store a name and counts its starts, by
 which a write buffer found after a crash is known to belong here and now.
 
-The file and its twin hold the same bytes after every write: an older predecessor would number a start twice, and call
+The file and its twin hold the same bytes after every write: an older one would number a start twice, and call
 RocketMQ's records ours. When one is damaged the other is used, and said. When both are, nobody can tell which records
 to believe, and starting is refused; without any file the whole log is taken for somebody else's, which is always safe.
 """

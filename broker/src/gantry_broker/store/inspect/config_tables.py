@@ -1,7 +1,7 @@
 """The JSON tables beside the log, looked at: which there are, how much they hold, whether they can be read.
 
-They hold facts that no log gives back. A start uses a table's predecessor (``.bak``) when the table cannot be read, and
-refuses when neither can; so the two are always judged together.
+They hold facts that no log gives back. A start uses a table's copy (``.bak``) when the table cannot be read, or is
+older, and refuses when neither can be read; so the two are always judged together.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ GROUP_SEPARATOR: Final = "@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigTable:
-    """One table and its predecessor."""
+    """One table and its copy."""
 
     name: str
     size: int
     entries: int
-    """How many topics, groups or offsets it holds, of the copy that a start would use."""
+    """How many topics, groups or offsets it holds, by the file that a start would use."""
 
     fault: str
     """Why it cannot be read; empty if it can."""
@@ -35,16 +35,16 @@ class ConfigTable:
     backup_fault: str
     has_backup: bool
     document: dict[str, Any] | None
-    """What the copy says that a start would use."""
+    """What the file says that a start would use."""
 
     @property
     def is_usable(self) -> bool:
-        """Whether a start would find a good copy."""
+        """Whether a start would find a good file."""
         return self.document is not None
 
 
 def config_tables(disk: ReadingDisk, root: str) -> list[ConfigTable]:
-    """Every ``config/*.json`` of the store, with those of which only a predecessor is left."""
+    """Every ``config/*.json`` of the store, with those of which only the copy is left."""
     names = {name.removesuffix(BACKUP) for name in disk.list(f"{root}/config") if not name.endswith(".tmp")}
     return [_table(disk, f"{root}/config/{name}") for name in sorted(names) if name.endswith(SUFFIX)]
 

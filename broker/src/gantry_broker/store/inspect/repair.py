@@ -214,7 +214,7 @@ def refusal_of(disk: ReadingDisk, facts: StoreFacts) -> str:
     """Why a start would refuse this store before it reads it; empty if it would not."""
     for table in config_tables(disk, facts.root):
         if not table.is_usable:
-            return f"config/{table.name}.json and its predecessor cannot be read: {table.fault}"
+            return f"config/{table.name}.json and its copy (.bak) cannot be read: {table.fault}"
     if facts.identity is None and facts.identity_fault:
         return f"the store's identity cannot be read: {facts.identity_fault}"
     fault = next((one for one in segment_faults(facts.log, usual_size(facts.log)) if not one.is_hole), None)

@@ -240,7 +240,7 @@ def next_start(summary: StoreSummary, plan: StartPlan, facts: StoreFacts) -> str
         return "A start would refuse: both copies of store.json are damaged."
     unusable = [table.name for table in summary.tables if not table.is_usable]
     if unusable:
-        return f"A start would refuse: config/{unusable[0]}.json and its predecessor cannot be read."
+        return f"A start would refuse: config/{unusable[0]}.json and its copy (.bak) cannot be read."
     if summary.log is not None and summary.log.faults:
         return f"A start would refuse: {summary.log.faults[0]}."
     behind = max(0, (summary.log.end if summary.log is not None else 0) - plan.start)
