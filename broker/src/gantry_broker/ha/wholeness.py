@@ -104,9 +104,16 @@ class Wholeness:
         run = this_machine() if machine is None else machine
         self._machine: Final = f"{run}/{scope}" if run and scope else run
         self._record: WholeRecord | None = None
+        self._root: Final = root
+        self._is_missing = False
 
     def load(self) -> None:
-        """What the last start knew. One that cannot be read is in doubt."""
+        """What the last start knew. One that cannot be read is in doubt.
+
+        Call it before this start writes: every broker writes ``whole.json`` first, and then the other two files.
+        """
+        later = (f"{self._root}/{name}" for name in ("role.json", "retention-clock.json"))
+        self._is_missing = not self._disk.exists(self._path) and any(self._disk.exists(path) for path in later)
         try:
             self._record = read_sealed(self._disk, self._path, WholeRecord)
         except ValueError as exc:
@@ -119,6 +126,9 @@ class Wholeness:
         self._is_rotten, self._is_hollow = found.is_rotten, found.is_hollow
         self.is_whole = judged(self._record, found, self._machine)
         record = WholeRecord(self.is_whole, self._machine, pool.is_crash_safe, pool.total)
+        if self._is_missing and self.is_whole is None:
+            facts = {"path": self._path, "reason": "it is missing"}
+            log.warning("whether everything is here is not known", extra=facts)
         if self.is_whole is False:
             log.warning("this store may lack what it has acknowledged", extra={"end": report.end})
         if record == self._record:

@@ -41,7 +41,14 @@ from gantry_broker.store.loss import (
     missing_bytes,
     vouched_range,
 )
-from gantry_broker.store.opening import OpenPools, first_unsealed, seals_of, write_or_keep, written_by_others_from
+from gantry_broker.store.opening import (
+    OpenPools,
+    first_unsealed,
+    report_missing_files,
+    seals_of,
+    write_or_keep,
+    written_by_others_from,
+)
 from gantry_broker.store.point_writer import PointWriter
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_taker import Progress
@@ -166,6 +173,9 @@ class StoreLife:
         identity = self._identity_file.read()
         self.loss = self._loss_file.read()
         point = self._point_file.read()
+        report_missing_files(
+            self._disk, self.root, identity=identity, point=point, checkpoint=checkpoint, is_clean=is_clean
+        )
         refuse_other_sizes(point, self.settings, self._disk, self.root)
         self.log.load()
         others_from = written_by_others_from(checkpoint, point, self.log.min_physical)

@@ -16,6 +16,7 @@ import msgspec
 
 from gantry_broker.errors import StoreLocked, StoreUnusable
 from gantry_broker.ports.buffers import BufferVolume
+from gantry_broker.ports.disk import Disk
 from gantry_broker.store.checkpoint import CheckpointFacts
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.identity import LOG_END_MAX, IdentityFile, StoreIdentity
@@ -27,6 +28,40 @@ from gantry_broker.store.write_buffer import WriteBuffer
 from gantry_broker.store.write_pool import NO_POOL, PoolStatus, WritePool
 
 log = logging.getLogger(__name__)
+
+
+def report_missing_files(
+    disk: Disk,
+    root: str,
+    *,
+    identity: StoreIdentity | None,
+    point: RecoveryPoint | None,
+    checkpoint: CheckpointFacts,
+    is_clean: bool,
+) -> None:
+    """Report the small files of a store of ours that are gone although other files prove that they were written.
+
+    A first start writes ``store.json`` before the other two, and a clean stop writes both of those. A store of
+    RocketMQ, and one whose first start was cut off, has no such proof.
+    """
+    if identity is None:
+        if point is not None or (checkpoint.is_ours and disk.exists(f"{root}/checkpoint")):
+            log.error(
+                "store.json and its copy are missing; this start draws a new identity",
+                extra={
+                    "path": f"{root}/store.json",
+                    "reason": "which records must have a seal, the epochs of the log, and which write buffers belong "
+                    "to it are not known",
+                    "remedy": "put store.json back from a backup before a start; or move the store away and follow a "
+                    "master that has everything",
+                },
+            )
+    elif is_clean:
+        effects = {"recovery-point.json": "the whole log is read", "checkpoint": "the recovery point is used alone"}
+        for name, effect in effects.items():
+            if not disk.exists(f"{root}/{name}"):
+                facts = {"path": f"{root}/{name}", "effect": effect}
+                log.warning("a file that a clean stop writes is missing; it is written again", extra=facts)
 
 
 def written_by_others_from(checkpoint: CheckpointFacts, point: RecoveryPoint | None, min_physical: int) -> int | None:

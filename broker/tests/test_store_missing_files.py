@@ -1,0 +1,151 @@
+"""Small files that are gone are reported where they must have been, and nowhere else."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.ha.wholeness import Wholeness
+from gantry_broker.store.checkpoint import CheckpointFacts, encode_checkpoint
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.store_world import StoreWorld, make_world
+
+IDENTITY = ("store.json", "store.json.bak")
+OURS = (*IDENTITY, "recovery-point.json")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> StoreWorld:
+    made = make_world("faulty", tmp_path)
+    made.open()
+    made.send(count=100)
+    return made
+
+
+def remove(world: StoreWorld, *names: str) -> None:
+    for name in names:
+        world.disk.remove(world.path(name))
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Level and path of each report of a missing file."""
+    return [
+        (record.levelname, str(record.__dict__["path"]).rpartition("/")[2])
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and "missing" in record.getMessage()
+    ]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_an_identity_that_is_gone_with_its_copy_is_an_error(
+    world: StoreWorld, is_clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Recovery point and checkpoint prove that it was written. Everything is served all the same."""
+    world.store.flush()
+    world.clock.advance(1 << 20)
+    world.store.flush_step()
+    if is_clean:
+        world.close()
+    else:
+        world.kill()
+    remove(world, *IDENTITY)
+
+    world.open()
+
+    assert lines(caplog) == [("ERROR", "store.json")]
+    assert world.bodies() == world.sent_bodies()
+    caplog.clear()
+    world.close()
+    world.open()
+    assert not lines(caplog), "the new identity is as good as any"
+
+
+@pytest.mark.parametrize("name", ["recovery-point.json", "checkpoint"])
+def test_a_file_that_a_clean_stop_writes_is_missed(
+    world: StoreWorld, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning: the start reads more than it had to, and loses nothing."""
+    world.close()
+    remove(world, name)
+
+    world.open()
+
+    assert lines(caplog) == [("WARNING", name)]
+    assert world.bodies() == world.sent_bodies()
+
+
+def test_a_store_of_rocketmq_lacks_nothing(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """It has a checkpoint without a seal, and no file of ours."""
+    world.close()
+    remove(world, *OURS)
+    facts = encode_checkpoint(CheckpointFacts(1, 2, 3, 4, 5))
+    world.disk.write_file(world.path("checkpoint"), facts[:256] + bytes(4096 - 256))
+
+    world.open()
+
+    assert not lines(caplog)
+
+
+def test_a_start_that_was_cut_off_anywhere_lacks_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first start and its stop are killed before each operation on the disk, and the machine loses power."""
+    for count in itertools.count():
+        disk = FaultyDisk()
+        world, left = StoreWorld(disk, "/data/store"), count
+
+        def operate(operation: str, path: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+
+        disk.on_operation = operate
+        try:
+            world.open()
+            world.send()
+            world.close()
+        except Killed:
+            is_done = False
+        else:
+            is_done = True
+        disk.on_operation = lambda operation, path: None
+        disk.kill()
+        if count % 2:
+            disk.lose_unsynced()
+        caplog.clear()
+        StoreWorld(disk, "/data/store").open()
+        assert not lines(caplog), count
+        if is_done:
+            assert count > 20
+            return
+
+
+@pytest.mark.parametrize(
+    ("files", "is_reported"),
+    [(["store.json", "role.json"], True), (["retention-clock.json"], True), (["store.json"], False), ([], False)],
+)
+def test_a_missing_record_of_completeness_is_reported(
+    files: list[str], is_reported: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker has written it before it wrote the other two; a tool or RocketMQ has written neither."""
+    world = make_world("faulty", Path("/"))
+    report = world.open()
+    world.send()
+    world.close()
+    report = world.open()
+    for name in files:
+        world.disk.write_file(world.path(name), b"{}")
+    known = Wholeness(world.disk, world.root, "machine")
+    known.load()
+
+    known.started(report, world.store.pool_status)
+
+    assert known.is_whole is None
+    reported = [record.__dict__["path"] for record in caplog.records if "is not known" in record.getMessage()]
+    assert reported == [world.path("whole.json")] * is_reported
