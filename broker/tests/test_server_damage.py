@@ -99,11 +99,13 @@ async def test_a_broker_alone_is_incomplete_while_a_message_is_damaged(tmp_path:
         await pull_all(broker, wait_ms=0)
 
         assert status_of(broker.roles).is_whole is False
+        assert status_of(broker.roles).damaged_bytes == broker.store.guard.damaged[0].end - place > 0
 
         end = broker.store.guard.damaged[0].end
         damage(broker)
         broker.store.guard.found_good(place, end)
         assert status_of(broker.roles).is_whole is True
+        assert status_of(broker.roles).damaged_bytes == 0
 
 
 async def test_a_damaged_message_is_not_found_by_its_place_nor_sent_back(tmp_path: Path) -> None:

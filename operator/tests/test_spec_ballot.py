@@ -47,11 +47,11 @@ SYNC_REIGN = Reign(
 )
 
 
-def voice(number: int, end: int, *, missing_bytes: int = 0) -> Ballot:
+def voice(number: int, end: int, *, missing_bytes: int = 0, damaged_bytes: int = 0) -> Ballot:
     """Of a member whose log ends there."""
     return Ballot(
         number, f"store-{number}", epoch=1_000, last_epoch=1_000, end=end, is_whole=not missing_bytes,
-        grant_over_ms=0, missing_bytes=missing_bytes,
+        grant_over_ms=0, missing_bytes=missing_bytes, damaged_bytes=damaged_bytes,
     )  # fmt: skip
 
 
@@ -72,6 +72,25 @@ def test_alone_it_is_named_all_the_same() -> None:
     record = LeaseRecord(epoch=1_001, reigns=(Reign(epoch=1_000, master=1, identity="store-1", electable=()),))
 
     assert count(record, [alone]).winner == alone
+
+
+def test_a_member_with_damaged_records_loses_among_equals_only() -> None:
+    """Its vote counts, a longer log wins whatever is damaged in it, and so does whom a person wants."""
+    record = LeaseRecord(epoch=1_001, reigns=(SYNC_REIGN,))
+    damaged, equal, shorter = voice(1, 900, damaged_bytes=50), voice(2, 900), voice(3, 400)
+
+    assert count(record, [damaged, equal, shorter]).winner == equal
+    assert count(record, [voice(1, 900), equal, shorter]).winner == voice(1, 900), "the twin: the last master is kept"
+    assert count(record, [damaged, shorter]).winner == damaged
+    assert count(record, [damaged, equal], wanted=1).winner == damaged
+    assert count(record, [damaged, voice(2, 900, damaged_bytes=10)]).winner == damaged, "both are: the last master"
+    assert count(record, [voice(2, 900, damaged_bytes=1), voice(3, 900, damaged_bytes=1)]).winner is not None
+
+
+def test_a_report_says_how_much_is_damaged() -> None:
+    """Brokers of before say nothing of it."""
+    assert report_of({}, asked_ms=1, answered_ms=2).damaged_bytes == 0
+    assert report_of({"damaged_bytes": 50}, asked_ms=1, answered_ms=2).damaged_bytes == 50
 
 
 def test_a_report_says_how_much_is_missing() -> None:

@@ -119,6 +119,17 @@ def test_a_master_that_comes_back_whole_goes_on() -> None:
         assert crown.record.newest.master == 1
 
 
+def test_a_damaged_master_hands_over_to_an_equal_slave_only_where_the_role_may_move() -> None:
+    """Elsewhere it would wait for a person, and the shard with it."""
+    for may_move, mode, expected in ((True, "Automatic", 2), (False, "Manual", 1), (False, "Disabled", 1)):
+        shard = promised(electing(healthy(), may_move=may_move), 1, 2)
+        shard = with_report(shard, 1, damaged_bytes=700)
+        crown = decided(shard, spec_with(failover={"mode": mode}))[0]
+        assert isinstance(crown, act.Crown), mode
+        assert crown.record.newest is not None
+        assert crown.record.newest.master == expected, mode
+
+
 def test_a_master_that_may_have_lost_its_tail_waits_for_its_slaves() -> None:
     """What it has forgotten, one of them has."""
     shard = promised(electing(silent(healthy(), 2)), 1, is_whole=False)

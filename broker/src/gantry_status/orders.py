@@ -241,6 +241,8 @@ class HaStatus(Answer, frozen=True, kw_only=True, tag="status"):
     """Ranges of the log that were on its disk and are gone. Not empty, it takes no sends."""
     accepted: list[RangeState] = []
     """Ranges whose loss an operator has accepted."""
+    damaged_bytes: int = 0
+    """Of its log, known to hold no good record now. Among equals another member is elected."""
 
 
 @final

@@ -40,6 +40,9 @@ class Ballot(NamedTuple):
     missing_bytes: int = 0
     """Of its log, that were on its disk and are gone."""
 
+    damaged_bytes: int = 0
+    """Of its log, known to hold no good record: healed from others, whoever leads."""
+
     @property
     def place(self) -> tuple[int, int]:
         """How far its log is."""
@@ -82,11 +85,13 @@ def ballot_of(member: Member, report: Report) -> Ballot:
         is_whole=report.is_whole,
         grant_over_ms=report.answered_ms + granted_ms,
         missing_bytes=report.missing_bytes,
+        damaged_bytes=report.damaged_bytes,
     )
 
 
 def count(record: LeaseRecord, ballots: Sequence[Ballot], *, wanted: int = 0, is_forced: bool = False) -> Count:
-    """Who wins, if every reign is outvoted. ``wanted`` wins among equals; then who was the master last.
+    """Who wins, if every reign is outvoted. ``wanted`` wins among equals, then a member without damaged
+    records, then the last master. Damage costs no vote, and no place.
 
     ``is_forced`` gives up what only those have who are away, as a person has said. Who lacks log data that was on its
     disk does not win: it follows whoever does. Alone, it is named, and takes no sends before the loss is accepted.
@@ -106,7 +111,11 @@ def count(record: LeaseRecord, ballots: Sequence[Ballot], *, wanted: int = 0, is
             return Count(None, f"log data is missing on all who have promised, members {numbers}")
     newest = record.newest
     last = 0 if newest is None else newest.master
-    winner = max(heard, key=lambda one: (one.place, one.number == wanted, one.number == last, -one.number))
+
+    def rank(one: Ballot) -> tuple[tuple[int, int], bool, bool, bool, int]:
+        return one.place, one.number == wanted, not one.damaged_bytes, one.number == last, -one.number
+
+    winner = max(heard, key=rank)
     return Count(winner, f"its log is the furthest: epoch {winner.last_epoch}, offset {winner.end}")
 
 

@@ -43,6 +43,7 @@ def report_of(status: Mapping[str, Any], *, asked_ms: int, answered_ms: int, bes
         "is_draining": status.get("is_draining", False),
         "is_withdrawn": status.get("is_withdrawn", False),
         "trouble": status.get("trouble", ""),
+        "damaged_bytes": status.get("damaged_bytes", 0),
         "missing_bytes": _missing_bytes(status.get("missing", ())),
         "slaves": [msgspec.structs.asdict(one) for one in _slaves(status.get("slaves", ()))],
     }

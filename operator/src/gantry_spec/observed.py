@@ -128,6 +128,9 @@ class Report(Part, frozen=True):
     missing_bytes: int = 0
     """Of its log, that were on its disk and are gone: it is no master for others before that is made good."""
 
+    damaged_bytes: int = 0
+    """Of its log, known to hold no good record and not healed yet: among equals another one is elected."""
+
     is_draining: bool = False
     is_withdrawn: bool = False
     """Whether clients can send nothing to it, and are told so; its log may go on."""

@@ -93,6 +93,7 @@ def status_of(roles: Roles) -> HaStatus:
             RangeState(start=one.start, end=one.end, cause=one.cause.value, accepted_ms=one.accepted_ms)
             for one in loss.accepted
         ],
+        damaged_bytes=sum(damage.end - damage.start for damage in store.guard.damaged),
     )
 
 

@@ -46,7 +46,9 @@ def elect(view: View) -> list[Action]:
         return [take(view, _wished(wish, "it was ordered"))]
     ballots = view.promised(epoch)
     actions: list[Action] = [*_promises(view, ballots)]
-    outcome = count(record, ballots, wanted=goal.to, is_forced=goal.loss_accepted is None)
+    # Where the role may not move by itself, the last master gets it back among equals, whatever is damaged.
+    kept = 0 if view.may_move or record.newest is None else record.newest.master
+    outcome = count(record, ballots, wanted=goal.to or kept, is_forced=goal.loss_accepted is None)
     if outcome.winner is None:
         return [*actions, Wait(shard=view.shard.number, why=outcome.reason)]
     blocked = _blocked(view, goal, outcome.winner, ballots)
