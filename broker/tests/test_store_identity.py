@@ -142,6 +142,26 @@ def test_over_any_life_only_what_we_wrote_is_asked_for_a_seal(
         end += wrote
 
 
+def test_an_identity_that_was_rolled_back_alone_is_not_believed(
+    place: tuple[Disk, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its twin knows of more starts of the same store; the twin of another store, or an older one, says nothing."""
+    disk, root = place
+    file = IdentityFile(disk, root)
+    older, newer = identity(Epoch(1, 0), generation=1), identity(Epoch(1, 0), Epoch(2, 300), generation=3)
+    file.write(newer)
+    disk.write_file(file.path, encode_identity(older))
+
+    assert file.read() == newer and "rolled back" in caplog.text
+
+    caplog.clear()
+    for twin in (older, msgspec.structs.replace(newer, uuid="f" * 32, generation=9)):
+        file.write(newer)
+        disk.write_file(file.twin_path, encode_identity(twin))
+        assert file.read() == newer
+    assert caplog.text == ""
+
+
 def test_no_file_is_no_identity(place: tuple[Disk, str]) -> None:
     """A store that was never opened by us has none, which is not an error."""
     assert IdentityFile(*place).read() is None

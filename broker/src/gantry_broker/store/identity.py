@@ -152,20 +152,32 @@ class IdentityFile:
         self.twin_path: Final = f"{self.path}.bak"
 
     def read(self) -> StoreIdentity | None:
-        """What it says, or None if there has never been one. Raises ``ConfigCorrupt``."""
+        """What it says, or None if there has never been one. Raises ``ConfigCorrupt``.
+
+        The twin is written last, so one that has seen more starts of the same store shows that the file was rolled
+        back: what was written in them, in buffers and under newer epochs, would not be believed.
+        """
         reasons: list[str] = []
+        found: list[StoreIdentity] = []
         for path in (self.path, self.twin_path):
             if not self._disk.exists(path):
                 reasons.append(f"{path} is missing")
                 continue
             try:
-                identity = decode_identity(self._disk.read_file(path))
+                found.append(decode_identity(self._disk.read_file(path)))
             except (ValueError, msgspec.DecodeError) as exc:
                 reasons.append(f"{path}: {exc}")
-                continue
-            if reasons:
+        if len(found) == 2:
+            own, twin = found
+            if twin.uuid == own.uuid and twin.generation > own.generation:
+                reason = f"{self.path} is of start {own.generation}, and its twin of start {twin.generation}"
+                log.warning("the store's identity was rolled back, its twin is used", extra={"reason": reason})
+                return twin
+            return own
+        if found:
+            if not reasons[0].startswith(self.twin_path):
                 log.warning("the store's identity is not usable, its twin is used", extra={"reason": reasons[0]})
-            return identity
+            return found[0]
         if not self._disk.exists(self.path) and not self._disk.exists(self.twin_path):
             return None
         raise ConfigCorrupt("; ".join(reasons))
