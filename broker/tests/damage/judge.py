@@ -61,6 +61,7 @@ class Sort(StrEnum):
     LOST_WITH_REPLICA = "lost although a replica has it"
     NO_MASTER = "no master, without a report"
     ENDED = "the process ended by a signal"
+    UNSEEN = "a source of users does not show what the log reports"
     HUNG = "the trial did not end"
     BROKEN = "the trial itself failed"
 
@@ -143,6 +144,8 @@ class Phase(msgspec.Struct):
     leading: str = ""
     ended_by: str = ""
     tracebacks: list[str] = []
+    unseen: list[str] = []
+    """What status, sidecar or tools showed otherwise than the log reports."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -205,6 +208,8 @@ class Judge:
                 self._judge_reading(reading)
             self._judge_states(phase)
             self._judge_owed(phase)
+            for text in phase.unseen:
+                self._fault(Sort.UNSEEN, text)
         self._judge_replicas()
         return Verdict(self._outcome(), _shortened(self._faults), self._notes)
 

@@ -29,6 +29,7 @@ from damage.judge import Fault, Outcome, Sort, Verdict
 from damage.kinds import Kind
 from damage.open_clusters import why_open
 from damage.plan import Cell, Stop, Trial, When, plan, trial_of
+from damage.process_life import live_with_processes
 from damage.processes_of_trials import Ended, Forks, Work, run_all
 from damage.sabotage_of_trials import Lie
 from damage.shard import Setup
@@ -42,6 +43,15 @@ TRIALS: Final = 2_200
 """Each combination once."""
 SLICE_SEED: Final = 20
 SLICE_TRIALS: Final = 60
+PROCESS_CELLS: Final = (
+    (Kind.LOG_NEWEST, Harm.MISSING, Stop.CLEAN, When.STOPPED),
+    (Kind.LOG_MIDDLE, Harm.FLIPPED, Stop.CLEAN, When.STOPPED),
+    (Kind.LOG_MIDDLE, Harm.TRUNCATED, Stop.UNCLEAN, When.STOPPED),
+    (Kind.LOG_FIRST, Harm.FLIPPED, Stop.CLEAN, When.RUNNING),
+    (Kind.QUEUE, Harm.SWAPPED, Stop.UNCLEAN, When.STOPPED),
+    (Kind.LOG_MIDDLE, Harm.MISSING, Stop.UNCLEAN, When.STOPPED),
+)
+"""What is played with processes: a loss, rot before the start and under the broker, a refused start, a derived file."""
 LIFE_TIMEOUT_S: Final = 60.0
 SHOWN_MAX: Final = 60
 
@@ -62,7 +72,9 @@ class Result(msgspec.Struct, frozen=True):
 class Run:
     """One run, in a directory of its own."""
 
-    def __init__(self, directory: Path, seed: int, jobs: int, *, keeps: bool, lie: Lie = Lie.NONE) -> None:
+    def __init__(
+        self, directory: Path, seed: int, jobs: int, *, keeps: bool, lie: Lie = Lie.NONE, has_processes: bool = False
+    ) -> None:
         self.directory: Final = directory
         self.results: list[Result] = []
         self.not_possible: Counter[str] = Counter()
@@ -70,6 +82,8 @@ class Run:
         self._jobs: Final = jobs
         self._keeps: Final = keeps
         self._lie: Final = lie
+        self._live: Final = live_with_processes if has_processes else live
+        self._option: Final = "--processes " if has_processes else ""
         self._worlds: Final = directory / "worlds"
         self._ended: dict[str, Ended] = {}
 
@@ -108,7 +122,7 @@ class Run:
         notes: list[str] = []
         for number in (1, 2):
             name = f"{trial.number}/{number}"
-            yield Work(name, partial(live, trial, self._worlds, folder, number), output)
+            yield Work(name, partial(self._live, trial, self._worlds, folder, number), output)
             how = self._ended.pop(name)
             if how.is_late:
                 faults.append(Fault(Sort.HUNG, f"life {number} did not end in {LIFE_TIMEOUT_S:.0f} s"))
@@ -141,7 +155,7 @@ class Run:
         self.results.append(
             Result(
                 trial.number, trial.cell.name, done, outcome, [*faults, *verdict.faults], [*notes, *verdict.notes],
-                replay_command(trial),
+                replay_command(trial, self._option),
             )
         )  # fmt: skip
         if outcome is not Outcome.FAULT and not self._keeps:
@@ -170,9 +184,9 @@ def _judge(folder: Path, path: Path, lie: Lie) -> None:
     path.write_bytes(msgspec.json.encode(judged(folder, lie)))
 
 
-def replay_command(trial: Trial) -> str:
+def replay_command(trial: Trial, option: str = "") -> str:
     """What repeats one trial alone."""
-    return f"scripts/damage --seed {trial.seed} --replay '{trial.number}:{trial.cell.name}'"
+    return f"scripts/damage {option}--seed {trial.seed} --replay '{trial.number}:{trial.cell.name}'"
 
 
 def table(results: Sequence[Result]) -> str:
@@ -206,6 +220,16 @@ def the_slice() -> list[Trial]:
     return found[:SLICE_TRIALS]
 
 
+def process_trials(seed: int, count: int) -> list[Trial]:
+    """Trials that are played with processes: alone and without write buffers, each a way in which users meet damage."""
+    chosen = [
+        Cell(kind, harm, stop, when, Setup.ALONE)
+        for kind, harm, stop, when in PROCESS_CELLS[:count]
+    ]  # fmt: skip
+    trials = [trial_of(seed, number, cell) for number, cell in enumerate(chosen)]
+    return [msgspec.structs.replace(trial, is_pooled=False) for trial in trials]
+
+
 def parse_replay(text: str, seed: int) -> Trial:
     """``NUMBER:KIND/HARM/STOP/WHEN/SETUP``."""
     number, _, name = text.partition(":")
@@ -235,11 +259,17 @@ def parse_replay(text: str, seed: int) -> Trial:
     "--sabotage", type=click.Choice([one.value for one in Lie]), default="none", show_default=True,
     help="Lie to the judge about each trial, to see it find a FAULT.",
 )  # fmt: skip
+@click.option(
+    "--processes",
+    "has_processes",
+    is_flag=True,
+    help="A few trials with a real broker process, its sidecar and the command line, which must show what is reported.",
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Where the results go as JSON.")
 @click.option("--keep", is_flag=True, help="Keep the files of all trials; those of faults are kept anyway.")
 def main(
     trials: int, seed: int | None, jobs: int, only: tuple[str, ...], replay: str | None, is_slice: bool,
-    sabotage: str, json_path: Path | None, keep: bool,
+    sabotage: str, has_processes: bool, json_path: Path | None, keep: bool,
 ) -> None:  # fmt: skip
     """Damage every kind of file of a store in every way, and look for wrong and silently missing messages.
 
@@ -262,13 +292,16 @@ def main(
     else:
         seed = random.randrange(1 << 32) if seed is None else seed
         planned = [parse_replay(replay, seed)] if replay else plan(seed, trials, only)
+        if has_processes:
+            planned = process_trials(seed, min(trials, len(PROCESS_CELLS)))
+            planned = [one for one in planned if replay in (None, f"{one.number}:{one.cell.name}")]
     if not planned:
         raise click.UsageError(f"no combination fits --only {' '.join(only)}")
     began_at = time.monotonic()
     base = MEMORY if MEMORY.is_dir() else RUNS
     directory = Path(tempfile.mkdtemp(prefix="gantry-damage-", dir=base))
     click.echo(f"seed {seed}, {len(planned)} trials, {jobs} at a time, in {directory}")
-    run = Run(directory, seed, jobs, keeps=keep or replay is not None, lie=Lie(sabotage))
+    run = Run(directory, seed, jobs, keeps=keep or replay is not None, lie=Lie(sabotage), has_processes=has_processes)
     failed = run.build_worlds(planned)
     for text in failed:
         click.echo(f"a world could not be built: {text}")

@@ -185,6 +185,10 @@ class StatusDocument(Document):
     log_accepted_loss_bytes: int | None = Field(
         default=None, description="Bytes of the log whose loss an operator has accepted; null for none."
     )
+    damaged_records: int | None = Field(
+        default=None,
+        description="Stored messages that are known to be damaged now; null from a broker that does not say.",
+    )
     last_error: str | None
     last_error_wall_ms: int | None
     lease: LeaseDocument | None = Field(default=None, description="Where this sidecar was given a Lease to renew.")

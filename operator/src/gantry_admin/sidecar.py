@@ -244,6 +244,7 @@ class Sidecar:
             certificate_ends_wall_ms=status and status.certificate_ends_wall_ms,
             log_missing_bytes=status and status.log_missing_bytes,
             log_accepted_loss_bytes=status and status.log_accepted_loss_bytes,
+            damaged_records=status and status.damaged_records,
             last_error=status and (status.last_error or None),
             last_error_wall_ms=status and status.last_error_wall_ms,
             lease=None if self.lease is None else lease_document(self.lease.shown, now_ns),

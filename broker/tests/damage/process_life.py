@@ -1,0 +1,363 @@
+"""A life of a trial with real processes: a broker, its sidecar and the command line, and only what users have of them.
+
+    damage -> `gantry store verify` -> broker + sidecar -> read, send, read -> sources -> stop or kill -> the same again
+
+Reports are lines of the broker's own log. What the log reports as missing or damaged must be shown by every source that
+a user may ask instead: `gantry status --page`, `gantry ha status`, the sidecar's `/v1/status`, `/metrics` and
+`/readyz`, and `gantry store verify`. The clock is the machine's, so what is delayed by hours is owed by nobody.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, final
+
+import msgspec
+from damage.judge import ACCEPTANCE, Case, Phase, QueueRead, Reading, Sent
+from damage.kinds import STORE
+from damage.ledger import load_ledger
+from damage.plan import Stop, Trial, When
+from damage.remedies import apply_remedy, remedies_of
+from damage.reports import Report
+from damage.shard import Setup, came, conf_of
+from damage.talk import COMMIT, asked_about, end_transaction, query, read_queue, send, view
+from damage.trial import CASE, REMEDIES_MAX, harm, load_phase, phase_path, world_name
+from damage.world import BUSY, QUEUES, RETRIED
+
+from gantry_broker.testing.local import Dialogue
+from gantry_remoting import RemotingError
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/operator/src"}
+READY_S: Final = 30.0
+SHOWN_S: Final = 8.0
+"""How long a source may take to show what the log reports: pages are published and asked for every second or so."""
+STORE_PATH: Final = f"1/{STORE}"
+MISSING, ROTTEN = "durable log data is missing", "a stored message is damaged"
+HEALED, ACCEPTED = "missing log data is complete again", "the loss of log data was accepted"
+_LINE: Final = re.compile(r"^\S+ \S+ (WARNING|ERROR|CRITICAL|INFO) (\S+) (.*)$")
+_FACT: Final = re.compile(r" (?=[a-z_]+=)")
+
+
+def report_of_line(line: str) -> Report | None:
+    """A line of a broker's log, `time level logger event key=value ...`, as a report."""
+    match = _LINE.match(line)
+    if match is None:
+        return None
+    text, *parts = _FACT.split(match[3])
+    facts: dict[str, Any] = {}
+    waiting = ""
+    for part in parts:
+        waiting = f"{waiting} {part}" if waiting else part
+        name, _, value = waiting.partition("=")
+        with suppress(ValueError, SyntaxError):
+            facts[name] = ast.literal_eval(value)
+            waiting = ""
+    return Report(match[1], text, facts)
+
+
+class Shown(msgspec.Struct):
+    """What each source shows: missing bytes of the log, and whether records are known to be damaged."""
+
+    source: str
+    missing_bytes: int
+    is_damaged: bool
+
+
+def unseen(reports: Sequence[Report], shown: Sequence[Shown]) -> list[str]:
+    """What the log reports and a source does not show, or a source shows and the log does not report."""
+    missing, is_rotten = 0, False
+    for report in reports:
+        if report.text == MISSING:
+            missing = sum(end - start for start, end in set(report.ranges()))
+        elif report.text in (HEALED, ACCEPTED):
+            missing = 0
+        is_rotten = is_rotten or report.text == ROTTEN
+    found = []
+    for one in shown:
+        if one.missing_bytes != missing:
+            found.append(f"{one.source} shows {one.missing_bytes} missing bytes of the log, the log reports {missing}")
+        if one.is_damaged != is_rotten:
+            word = "damaged messages" if one.is_damaged else "no damaged message"
+            found.append(f"{one.source} shows {word}, the log reports {'some' if is_rotten else 'none'}")
+    return found
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    """One command of a person, in the trial's folder."""
+    line = [sys.executable, "-m", "gantry_cli", *words]
+    return subprocess.run(line, capture_output=True, text=True, timeout=40, check=False, env=ENVIRONMENT)
+
+
+@final
+class Child:
+    """A process that prints a line when it is ready, and ends when this one does."""
+
+    def __init__(self, module: str, arguments: Sequence[str], log: Path) -> None:
+        self.log: Final = log
+        self._mark: Final = log.stat().st_size if log.exists() else 0
+        line = [sys.executable, "-m", "gantry_cli.child", str(os.getpid()), module, *arguments]
+        with log.open("ab") as errors:
+            self.process: Final = subprocess.Popen(
+                line, stdout=subprocess.PIPE, stderr=errors, text=True, env=ENVIRONMENT
+            )
+        assert self.process.stdout is not None
+        self.ready: Final = self.process.stdout.readline()
+        """Empty if it ended before it was ready."""
+
+    def reports(self) -> list[Report]:
+        """Its log since it was started."""
+        lines = self.log.read_bytes()[self._mark :].decode(errors="replace").splitlines()
+        return [report for line in lines if (report := report_of_line(line)) is not None]
+
+    def end(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+        self.process.wait(READY_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@final
+class ProcessLife:
+    """One life with processes, in the trial's folder as the current directory."""
+
+    def __init__(self, trial: Trial, worlds: Path, folder: Path, number: int) -> None:
+        self._trial: Final = trial
+        self._worlds: Final = worlds
+        self._folder: Final = folder
+        self._number: Final = number
+        self._case: Final = msgspec.json.decode((folder / CASE).read_bytes(), type=Case)
+        self._ledger: Final = load_ledger(folder)
+        if number == 1:
+            self._ledger.owed = [one for one in self._ledger.owed if one.is_half]
+            self._ledger.save(folder)
+        self._socket: Final = str(folder / "c.sock")
+        self._page: Final = str(folder / "page")
+        self.phase: Final = Phase()
+
+    def run(self) -> None:
+        """All of it. What it has found is in ``phase`` and on the disk."""
+        cell = self._trial.cell
+        verified = command("store", "verify", STORE_PATH) if self._number == 1 and cell.when is When.STOPPED else None
+        broker = self._start()
+        if broker is None:
+            self._save([])
+            return
+        is_killed = cell.stop is Stop.UNCLEAN and self._number == 1
+        try:
+            address = f"127.0.0.1:{broker.ready.rpartition(':')[2].strip()}"
+            if self._number == 1 and cell.when is When.RUNNING:
+                harm(self._trial, self._worlds, self._folder, self._case, in_place=True)
+            options = ["--page", self._page, "--control", self._socket, "--store", STORE_PATH]
+            log = self._folder / "sidecar.log"
+            sidecar = Child("gantry_admin", [*options, "--listen", "127.0.0.1:0", "--open-reads"], log)
+            try:
+                url = f"http://{sidecar.ready.split()[3].rstrip(',')}"
+                asyncio.run(self._serve(address, broker, url))
+            finally:
+                sidecar.end(signal.SIGTERM)
+        finally:
+            self._save(broker.reports())
+            broker.end(signal.SIGKILL if is_killed else signal.SIGTERM)
+        if verified is None and not is_killed:
+            verified = command("store", "verify", STORE_PATH)
+        self._judge_verify(verified)
+        self._save(broker.reports())
+
+    def _save(self, reports: list[Report]) -> None:
+        self.phase.reports = [report for report in reports if report.level != "INFO"]
+        phase_path(self._folder, self._number).write_bytes(msgspec.msgpack.encode(self.phase))
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> Child | None:
+        conf = conf_of(Setup.ALONE, 1, is_pooled=False, name="shard")
+        conf |= {"statusPagePath": self._page, "controlSocketPath": self._socket, "transactionCheckMax": "1000000"}
+        options = [part for key, value in conf.items() for part in ("-o", f"{key}={value}")]
+        for _ in range(REMEDIES_MAX + 1):
+            broker = Child("gantry_broker", options, self._folder / "broker.log")
+            if "broker listening on" in broker.ready:
+                return broker
+            code = broker.process.wait(READY_S)
+            said = broker.reports()
+            reason = next((str(one.facts["reason"]) for one in reversed(said) if "reason" in one.facts), "")
+            if code == 0 or not reason:
+                self.phase.unseen.append(f"a start that was refused ended with code {code}: {reason or 'no reason'}")
+            self.phase.refusals.append((1, reason))
+            backup = None
+            if self._trial.cell.when is When.STOPPED:
+                backup = self._worlds / world_name(Setup.ALONE, is_pooled=False) / self._trial.cell.stop / "1"
+            known = remedies_of(reason, self._folder, 1, file=self._case.file, backup=backup, is_grouped=False)
+            done = apply_remedy(known, self._trial.dice)
+            if done is None:
+                break
+            self.phase.remedies.append(done)
+        self.phase.refused_for_good.append(1)
+        return None
+
+    # -- serving -------------------------------------------------------------------------------------------------------
+
+    async def _serve(self, address: str, broker: Child, url: str) -> None:
+        async with _dialogue(address) as peer:
+            await self._read(peer, is_last=False)
+        if any(report.text == MISSING for report in broker.reports()):
+            await self._compare(broker, url)
+            self._accept(url)
+        async with _dialogue(address) as peer:  # a new master has closed its clients' connections
+            await self._end_transactions(peer)
+            await self._send(peer)
+            await asyncio.sleep(0.5)
+            await self._read(peer, is_last=True)
+        await self._compare(broker, url)
+
+    def _accept(self, url: str) -> None:
+        """The remedy that the status names, by the command that it names, in the last life."""
+        status = self._role()
+        self.phase.waits_for = status["trouble"] if status["missing"] else ""
+        if not self.phase.waits_for:
+            return
+        code, text = _get(f"{url}/readyz")
+        if code == 200 or "missing" not in text:
+            self.phase.unseen.append(f"/readyz answers {code} while no send is taken: {text}")
+        if self._number > 1 and ACCEPTANCE in self.phase.waits_for:
+            done = command("ha", "accept-loss", "--socket", self._socket, "--yes")
+            self.phase.is_accepted = done.returncode == 0
+            if done.returncode:
+                self.phase.unseen.append(f"`{ACCEPTANCE}` does not work: {done.stdout}{done.stderr}")
+
+    def _role(self) -> dict[str, Any]:
+        document = json.loads(command("ha", "status", "--socket", self._socket, "--output", "json").stdout)
+        status: dict[str, Any] = document["members"][0]["status"]
+        return status
+
+    async def _end_transactions(self, peer: Dialogue) -> None:
+        first = load_phase(self._folder, 1)
+        if self._number > 1 and first.sends and not first.waits_for:
+            return
+        halves = {one.unique for one in self._ledger.owed}
+        await came(lambda: halves <= set(asked_about(peer)), 1.5)
+        self.phase.asked = asked_about(peer)
+        for half in self._ledger.owed:
+            with suppress(RemotingError):
+                await end_transaction(peer, half, COMMIT)
+
+    async def _send(self, peer: Dialogue) -> None:
+        for topic, queues in QUEUES.items():
+            for queue_id in range(queues):
+                unique = f"E{self._number:X}{self._trial.number:010X}{topic[:4].encode().hex()}{queue_id:012X}"
+                body = f"{unique} sent after".encode() * 4
+                sent = Sent(topic, queue_id, unique, body, -1, "no answer")
+                with suppress(RemotingError):
+                    answer = await send(peer, topic, queue_id, body, UNIQ_KEY=unique)
+                    sent = Sent(
+                        topic, queue_id, unique, body, answer.code, answer.remark, answer.queue_offset, answer.physical
+                    )
+                self.phase.sends.append(sent)
+
+    async def _read(self, peer: Dialogue, *, is_last: bool) -> None:
+        before = len(self.phase.sends) + (len(load_phase(self._folder, 1).sends) if self._number > 1 else 0)
+        reading = Reading(1, True, is_last, sends_before=before)
+        self.phase.readings.append(reading)
+        for topic, queues in {**QUEUES, RETRIED: 1}.items():
+            for queue_id in range(queues):
+                served = await read_queue(peer, topic, queue_id)
+                reading.queues.append(
+                    QueueRead(topic, queue_id, served.messages, served.trouble, "*", list(served.rotten))
+                )
+        for message in self._trial.dice.sample(self._ledger.known, 6):
+            with suppress(RemotingError):
+                found = await query(peer, message.topic, message.unique)
+                reading.by_key.append((message.topic, message.unique, found))
+            with suppress(RemotingError):
+                reading.by_id.append((message.physical, await view(peer, message.physical)))
+
+    # -- sources -------------------------------------------------------------------------------------------------------
+
+    async def _compare(self, broker: Child, url: str) -> None:
+        """Every source shows what the log reports, at the latest after a moment; the quick ones are asked first."""
+        end = time.monotonic() + SHOWN_S
+        while True:
+            found = unseen(broker.reports(), _of_sidecar(url))
+            found = found or unseen(broker.reports(), self._of_commands())
+            if not found or time.monotonic() > end:
+                break
+            await asyncio.sleep(0.2)
+        self.phase.unseen += found
+
+    def _of_commands(self) -> list[Shown]:
+        page = json.loads(command("status", "--page", self._page, "--output", "json").stdout)
+        role = self._role()
+        missing = sum(lost["end"] - lost["start"] for lost in role["missing"])
+        return [
+            Shown("gantry status --page", page["log_missing_bytes"] or 0, bool(page["damaged_records"])),
+            Shown("gantry ha status", missing, bool(role["damaged_bytes"])),
+        ]
+
+    def _judge_verify(self, done: subprocess.CompletedProcess[str] | None) -> None:
+        """What the log reports a person would have found offline, too: before this start, or after the stop."""
+        texts = [one for one in self.phase.reports if one.text in (MISSING, ROTTEN)]
+        if done is None or not texts or self.phase.is_accepted:
+            return
+        starts = [start for report in texts for start, _ in report.ranges()]
+        starts += [report.facts["offset"] for report in texts if report.text == ROTTEN]
+        lacking = [start for start in starts if str(start) not in done.stdout]
+        if done.returncode != 1 or lacking:
+            self.phase.unseen.append(
+                f"gantry store verify ends with {done.returncode} and does not name {lacking}: {done.stdout[-300:]}"
+            )
+
+
+@asynccontextmanager
+async def _dialogue(address: str) -> AsyncIterator[Dialogue]:
+    """A client's connection, whose group is known."""
+    peer = await Dialogue.open(address)
+    try:
+        await peer.heartbeat("judge", group="Judges", topic=BUSY)
+        yield peer
+    finally:
+        await peer.close()
+
+
+def _of_sidecar(url: str) -> list[Shown]:
+    status, metrics = json.loads(_get(f"{url}/v1/status")[1]), _get(f"{url}/metrics")[1]
+    missing, damaged = _metric(metrics, "gantry_log_lost_bytes", "missing"), _metric(metrics, "gantry_damaged_messages")
+    return [
+        Shown("/v1/status", status["log_missing_bytes"] or 0, bool(status["damaged_records"])),
+        Shown("/metrics", missing, bool(damaged)),
+    ]
+
+
+def _get(url: str) -> tuple[int, str]:
+    """What the sidecar answers, good or not."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def _metric(text: str, name: str, state: str = "") -> int:
+    """The value of a metric with this state; 0 if it is not there."""
+    for line in text.splitlines():
+        if line.startswith((f"{name}{{", f"{name} ")) and (not state or f'state="{state}"' in line):
+            return int(float(line.rpartition(" ")[2]))
+    return 0
+
+
+def live_with_processes(trial: Trial, worlds: Path, folder: Path, number: int) -> None:
+    """The whole of a child process: one life with processes."""
+    os.chdir(folder)
+    ProcessLife(trial, worlds, folder, number).run()
