@@ -98,5 +98,5 @@ def _refusal(path: str, reason: str) -> str:
         f"{path} and its .bak cannot be read: {reason}. They hold the epoch below which this broker has promised to "
         f"follow and to grant to no master. While no promotion is under way, in a group, move the store away and start "
         f"empty: the broker copies everything from its master. A broker that belongs to no group any more needs "
-        f"neither file"
+        f"neither: remove {path} and remove {path}.bak then"
     )

@@ -115,7 +115,8 @@ class LiveSettings:
             self._kept, self.version = kept, document.data_version
             self.now = self._with(self.changed)
         except (msgspec.ValidationError, SettingsError, NotChangeable) as error:
-            raise ConfigCorrupt(f"{self._file.path}: {error}; mend or remove it, and its .bak") from error
+            path = self._file.path
+            raise ConfigCorrupt(f"{path}: {error}; mend it, or remove {path} and remove {path}.bak") from error
         if self.changed:
             log.info("settings were changed at run time", extra=self.changed)
         return self.now

@@ -99,7 +99,10 @@ class FileQueue:
                 self.is_directory_dirty = True
                 break
             if base % self.file_size:
-                raise StoreMismatch(f"{setting} is {self.file_size}, but {path} cannot begin at {base} then")
+                raise StoreMismatch(
+                    f"{setting} is {self.file_size}, but {path} cannot begin at {base} then: set {setting} to the size "
+                    f"that the store was made with, or move {path} away if it belongs to another store"
+                )
             if size != self.file_size:
                 raise LogFileDamaged(_wrong_size(path, size, self.file_size, setting))
             is_hole = is_gap and 0 < base - files[-1].end_offset <= HOLE_FILES_MAX * self.file_size

@@ -180,7 +180,11 @@ class IdentityFile:
             return found[0]
         if not self._disk.exists(self.path) and not self._disk.exists(self.twin_path):
             return None
-        raise ConfigCorrupt("; ".join(reasons))
+        raise ConfigCorrupt(
+            f"{'; '.join(reasons)}. Put back {self.path} from a backup; or, in a group, move the store away and start "
+            f"empty: the broker copies everything from its master. Without either remove {self.path} and remove "
+            f"{self.twin_path}: then no record that is in the log needs a seal, and the store has another name"
+        )
 
     def write(self, identity: StoreIdentity) -> None:
         """Replace both, durably. At any moment one of them is whole."""

@@ -135,13 +135,13 @@ class StoreLife:
         try:
             self._lock = disk.lock(f"{root}/lock")
         except BlockingIOError as exc:
-            raise StoreLocked(f"another process uses the store in {root}") from exc
+            raise StoreLocked(f"another process uses the store in {root}: stop it first") from exc
         try:
             on_locked()
             report = self._recover(progress, is_tail_hidden=is_tail_hidden)
         except OSError as exc:
             self._release()
-            raise StoreUnusable(f"the store in {root} could not be opened: {exc}") from exc
+            raise StoreUnusable(f"the store in {root} could not be opened: {exc}; mend that and start again") from exc
         except BaseException:
             self._release()
             raise
@@ -218,7 +218,9 @@ class StoreLife:
         self.points.deleted = dict(point.deleted) if point is not None else {}
         self.points.finish()
         if self.failure.error is not None:
-            raise StoreUnusable("the recovered store could not be flushed") from self.failure.error
+            raise StoreUnusable(
+                f"the recovered store could not be flushed: {self.failure.error}; mend the disk and start again"
+            ) from self.failure.error
         self._failure_record.remove()
         return report
 

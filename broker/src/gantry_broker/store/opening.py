@@ -162,7 +162,11 @@ class OpenPools:
         try:
             volume = self._open_volume(path)
         except (OSError, ValueError) as exc:
-            raise StoreUnusable(f"write buffers cannot be used in {path}: {exc}") from exc
+            raise StoreUnusable(
+                f"write buffers cannot be used in {path}: {exc}; mend that, or name another directory in"
+                " transientStorePoolPath; without write buffers leave out transientStorePoolEnable and"
+                " transientStorePoolPath"
+            ) from exc
         return WritePool(volume, count=count, file_size=self._file_size)
 
     def found(self) -> list[FoundBuffer]:

@@ -76,15 +76,20 @@ class WritePool:
         try:
             self._volume.acquire()
         except BlockingIOError as exc:
-            raise StoreLocked(f"another process uses the write buffers in {self._volume!r}") from exc
+            raise StoreLocked(f"another process uses the write buffers in {self._volume!r}: stop it first") from exc
         except OSError as exc:
-            raise StoreUnusable(f"the write buffers in {self._volume!r} cannot be locked: {exc}") from exc
+            raise StoreUnusable(
+                f"the write buffers in {self._volume!r} cannot be locked: {exc}; mend that and start again"
+            ) from exc
         for name in self._volume.names():
             try:
                 piece = self._volume.open(name)
             except OSError as exc:
                 if exc.errno != errno.EINVAL:
-                    raise StoreUnusable(f"the write buffer {name} in {self._volume!r} cannot be opened: {exc}") from exc
+                    raise StoreUnusable(
+                        f"the write buffer {name} in {self._volume!r} cannot be opened: {exc}; mend that and start"
+                        " again"
+                    ) from exc
                 self._volume.remove(name)  # it was being allocated when its process died
                 continue
             facts = read_facts(piece.view) if piece.size >= self._volume.page_bytes else None

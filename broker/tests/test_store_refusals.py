@@ -1,0 +1,218 @@
+"""Each text that refuses a start names a remedy, and doing what it says has the broker start with its messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.errors import BrokerError
+from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.settings import broker_settings
+from gantry_broker.testing.local import dialogue, local_conf
+
+LOG_SIZE = 128 * 1024
+BODY = b"x" * 2_000
+COUNT = 150
+Conf = dict[str, str]
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory for write buffers, on tmpfs."""
+    with TemporaryDirectory(dir="/dev/shm") as path:
+        yield Path(path)
+
+
+@asynccontextmanager
+async def running(conf: Conf) -> AsyncIterator[Broker]:
+    broker = Broker(broker_settings(conf), disk=RealDisk(), clock=SystemClock())
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def reason_of(conf: Conf) -> str:
+    """Why a start is refused."""
+    broker = Broker(broker_settings(conf), disk=RealDisk(), clock=SystemClock())
+    with pytest.raises(BrokerError) as refused:
+        await broker.start()
+    return str(refused.value)
+
+
+async def bodies(conf: Conf) -> int:
+    """A start that is not refused serves so many messages, and takes one."""
+    async with running(conf) as broker, dialogue(broker) as peer:
+        found, offset = 0, 0
+        while messages := await peer.read(offset):
+            found += len(messages)
+            offset = messages[-1].queue_offset + 1
+        await peer.send_ok(b"after")
+    return found
+
+
+def store(conf: Conf) -> Path:
+    return Path(conf["storePathRootDir"])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def flip_both(name: str) -> Callable[[Conf], None]:
+    """Damage a file and its copy."""
+
+    def harm(conf: Conf) -> None:
+        for one in (name, f"{name}.bak"):
+            flip(store(conf) / one)
+
+    return harm
+
+
+def unknown_setting(conf: Conf) -> None:
+    document = b'{"settings": {"brokerName": "another"}, "dataVersion": {"counter": 1, "timestamp": 1}}'
+    (store(conf) / "config/liveSettings.json").write_bytes(document)
+    (store(conf) / "config/liveSettings.json.bak").write_bytes(document)
+
+
+def spoil_promise(conf: Conf) -> None:
+    for name in ("promise.json", "promise.json.bak"):
+        (store(conf) / name).write_bytes(b"00000000\n{}")
+
+
+def cut_middle(conf: Conf) -> None:
+    path = store(conf) / f"commitlog/{LOG_SIZE:020d}"
+    path.write_bytes(path.read_bytes()[:70_000])
+
+
+def strange_file(conf: Conf) -> None:
+    (store(conf) / "commitlog/00000000000000000100").write_bytes(bytes(LOG_SIZE))
+
+
+def with_setting(key: str, value: str) -> Callable[[Conf], None]:
+    def harm(conf: Conf) -> None:
+        conf[key] = value
+
+    return harm
+
+
+def pool_nowhere(conf: Conf) -> None:
+    conf |= {"transientStorePoolEnable": "true", "transientStorePoolPath": str(store(conf) / "store.json")}
+    conf["transientStorePoolSize"] = "2"
+
+
+def log_is_no_directory(conf: Conf) -> None:
+    (store(conf) / "checkpoint").unlink()
+    (store(conf) / "checkpoint").mkdir()
+
+
+# -- remedies, from the text alone -------------------------------------------------------------------------------------
+
+
+def set_it(conf: Conf, text: str, backup: Path) -> None:
+    settings = re.findall(r"(?:set|or) (\w+)=(\w+)", text)
+    assert settings, text
+    conf.update(dict(settings))
+
+
+def leave_out(conf: Conf, text: str, backup: Path) -> None:
+    match = re.search(r"leave out (\w+) and (\w+)", text)
+    assert match is not None, text
+    for key in match.groups():
+        del conf[key]
+
+
+def name_another(conf: Conf, text: str, directory: Path) -> None:
+    assert "name another directory in transientStorePoolPath" in text, text
+    conf["transientStorePoolPath"] = str(directory)
+
+
+def remove_it(conf: Conf, text: str, backup: Path) -> None:
+    found = [Path(one) for one in re.findall(r"(?:delete|[Rr]emove|move) (/[^\s:,;]+)", text)]
+    assert found, text
+    for path in found:
+        assert path.is_relative_to(store(conf)), text
+        path.rename(path.with_name(f"{path.name}.away")) if path.is_file() else path.rename(store(conf) / "away")
+
+
+def put_back(conf: Conf, text: str, backup: Path) -> None:
+    assert re.search(r"Put (back|a copy of the file back)", text), text
+    names = [Path(one) for one in re.findall(r"(/[^\s:,;]+?)[:,;.]*(?=\s|$)", text)]
+    name = next(path.relative_to(store(conf)) for path in names if (backup / path.relative_to(store(conf))).is_file())
+    (store(conf) / name).write_bytes((backup / name).read_bytes())
+
+
+def truncate_it(conf: Conf, text: str, backup: Path) -> None:
+    match = re.search(r"'truncate -s (\d+) (\S+)'", text)
+    assert match is not None, text
+    path = Path(match[2])
+    path.write_bytes(path.read_bytes().ljust(int(match[1]), b"\0"))
+
+
+def mend_it(conf: Conf, text: str, backup: Path) -> None:
+    assert "mend that and start again" in text and "checkpoint" in text, text
+    (store(conf) / "checkpoint").rmdir()
+
+
+CASES: dict[str, tuple[Callable[[Conf], None], list[Callable[[Conf, str, Path], None]], int]] = {
+    "size of log files": (with_setting("mappedFileSizeCommitLog", str(2 * LOG_SIZE)), [set_it], COUNT),
+    "size of queue files": (with_setting("mappedFileSizeConsumeQueue", "40000"), [set_it, remove_it], COUNT),
+    "truncated log file": (cut_middle, [put_back, truncate_it], COUNT),
+    "log file at a strange place": (strange_file, [remove_it], COUNT),
+    "identity": (flip_both("store.json"), [put_back, remove_it], COUNT),
+    "promise of no group": (spoil_promise, [remove_it], COUNT),
+    "settings changed at run time": (unknown_setting, [remove_it], COUNT),
+    "table": (flip_both("config/topics.json"), [put_back], COUNT),
+    "write buffers": (pool_nowhere, [leave_out, name_another], COUNT),
+    "the disk": (log_is_no_directory, [mend_it], COUNT),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "way"), [(name, number) for name, (_, remedies, _) in CASES.items() for number in range(len(remedies))]
+)
+async def test_the_remedy_that_a_refused_start_names_works(tmp_path: Path, case: str, way: int, memory: Path) -> None:
+    """Each remedy of each text, done as the text says, on a copy of the same damage."""
+    conf = local_conf(tmp_path / "store", mappedFileSizeCommitLog=str(LOG_SIZE), maxMessageSize="65536")
+    async with running(conf) as broker, dialogue(broker) as peer:
+        for _ in range(COUNT):
+            await peer.send_ok(BODY)
+    backup = tmp_path / "backup"
+    for path in store(conf).rglob("*"):
+        if path.is_file():
+            (backup / path.relative_to(store(conf))).parent.mkdir(parents=True, exist_ok=True)
+            (backup / path.relative_to(store(conf))).write_bytes(path.read_bytes())
+    harm, remedies, expected = CASES[case]
+    harm(conf)
+
+    text = await reason_of(conf)
+    assert await reason_of(conf) == text, "a refused start changes nothing"
+    remedies[way](conf, text, memory if remedies[way] is name_another else backup)
+
+    served = await bodies(conf)
+    assert served == expected if remedies[way] is not truncate_it else 0 < served < expected
+
+
+async def test_a_store_that_is_in_use_is_free_when_the_other_process_is_stopped(tmp_path: Path, memory: Path) -> None:
+    """The same for its write buffers."""
+    conf = local_conf(tmp_path / "store")
+    async with AsyncExitStack() as first:
+        await first.enter_async_context(running(conf))
+        assert "stop it first" in await reason_of(local_conf(tmp_path / "store"))
+    assert await bodies(conf) == 0
+
+    pool = {"transientStorePoolEnable": "true", "transientStorePoolPath": str(memory), "transientStorePoolSize": "2"}
+    conf = local_conf(tmp_path / "one") | pool
+    async with AsyncExitStack() as first:
+        await first.enter_async_context(running(conf))
+        assert "stop it first" in await reason_of(local_conf(tmp_path / "two") | pool)
+    assert await bodies(local_conf(tmp_path / "two") | pool) == 0
