@@ -118,6 +118,24 @@ def test_without_a_scope_the_torn_off_volume_passes_for_whole() -> None:
     assert scoped(disk, "") is True
 
 
+async def test_a_store_of_another_broker_is_reported_with_both_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong volume is mounted, or the broker was renamed: it starts, and says so once. The same name says nothing."""
+
+    async def reported(name: str) -> list[tuple[str, str]]:
+        caplog.clear()
+        broker = Broker(broker_settings(local_conf(tmp_path, brokerName=name)), disk=RealDisk(), clock=SystemClock())
+        await broker.start()
+        await broker.close()
+        found = [vars(line) for line in caplog.records if "broker of another name" in line.getMessage()]
+        return [(line["last"], line["now"]) for line in found]
+
+    assert [await reported(name) for name in ("broker-b", "broker-b")] == [[], []]
+    assert await reported("broker-a") == [("TestCluster/broker-b", "TestCluster/broker-a")]
+    assert await reported("broker-a") == []
+
+
 def test_damage_is_not_mended_by_following() -> None:
     """What has rotted in the middle is not sent again."""
     disk = known_disk()

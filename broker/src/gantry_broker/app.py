@@ -459,7 +459,10 @@ class Broker:
         self.roles = Roles(
             settings, self.store, self.replication, self.core.gate, self,
             promises=PromiseFile(self._disk, settings.store_path), records=RoleFile(self._disk, settings.store_path),
-            wholeness=Wholeness(self._disk, settings.store_path, scope=settings.memory_scope),
+            wholeness=Wholeness(
+                self._disk, settings.store_path, scope=settings.memory_scope,
+                broker=f"{settings.cluster_name}/{settings.broker_name}",
+            ),
         )  # fmt: skip
         reads = SlaveReads(live, self.store, self.replication, self.roles)
         self.pulls.suggest = reads.suggest

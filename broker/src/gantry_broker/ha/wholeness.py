@@ -43,6 +43,9 @@ class WholeRecord(msgspec.Struct, frozen=True):
     buffers: int = 0
     """In how many write buffers it may be."""
 
+    broker: str = ""
+    """Cluster and name of the broker that used the store; empty from an earlier version."""
+
 
 class Found(NamedTuple):
     """What a start has found."""
@@ -96,7 +99,8 @@ def this_machine() -> str:
 class Wholeness:
     """Owned by whoever holds the store's lock. Everything but ``is_whole`` waits for the disk."""
 
-    def __init__(self, disk: Disk, root: str, machine: str | None = None, *, scope: str = "") -> None:
+    def __init__(self, disk: Disk, root: str, machine: str | None = None, *, scope: str = "", broker: str = "") -> None:
+        """``broker`` is the cluster and the name that this start was given."""
         self.is_whole: bool | None = None
         self._is_rotten = self._is_hollow = False
         self._disk: Final = disk
@@ -105,6 +109,7 @@ class Wholeness:
         self._machine: Final = f"{run}/{scope}" if run and scope else run
         self._record: WholeRecord | None = None
         self._root: Final = root
+        self._broker: Final = broker
         self._is_missing = False
 
     def load(self) -> None:
@@ -125,7 +130,8 @@ class Wholeness:
         found = found_by(report)
         self._is_rotten, self._is_hollow = found.is_rotten, found.is_hollow
         self.is_whole = judged(self._record, found, self._machine)
-        record = WholeRecord(self.is_whole, self._machine, pool.is_crash_safe, pool.total)
+        record = WholeRecord(self.is_whole, self._machine, pool.is_crash_safe, pool.total, self._broker)
+        self._report_other_broker()
         if self._is_missing and self.is_whole is None:
             facts = {"path": self._path, "reason": "it is missing"}
             log.warning("whether everything is here is not known", extra=facts)
@@ -142,6 +148,21 @@ class Wholeness:
                 self._disk.remove(self._path)
                 self._record = None
             self.is_whole = None
+
+    def _report_other_broker(self) -> None:
+        """A volume that was mounted into the wrong broker starts like any other. So does a renamed broker."""
+        last = self._record.broker if self._record is not None else ""
+        if last in ("", self._broker):
+            return
+        log.warning(
+            "this store was last used by a broker of another name; its messages are served under the new one",
+            extra={
+                "path": self._root,
+                "last": last,
+                "now": self._broker,
+                "remedy": "if the wrong volume is mounted, stop this broker now; if it was renamed, do nothing",
+            },
+        )
 
     def caught_up(self, *, is_copied_anew: bool = False, is_loss_accepted: bool = False) -> None:
         """A master was followed, and all that it had is here; or this log is what others follow now. Raises OSError.
