@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from gantry_broker.errors import StoreFull
+from gantry_broker.errors import StoreError, StoreFull, StoreUnusable, describe_disk_error
+from gantry_broker.ports import RealDisk
 from gantry_broker.store.draft import Draft
 from gantry_broker.testing.local import running_broker
 from gantry_broker.testing.store_world import BORN_HOST, StoreWorld, make_world
@@ -88,3 +94,65 @@ async def test_a_table_that_is_missing_after_a_clean_stop_is_reported(
     async with running_broker(tmp_path):
         pass
     assert not [record for record in caplog.records if "is missing" in record.getMessage()]
+
+
+REMEDIES: Final = {errno.ENOSPC: "make room on its file system", errno.EROFS: "mount it for writing"}
+
+
+@pytest.mark.parametrize("code", REMEDIES, ids=errno.errorcode.__getitem__)
+@pytest.mark.parametrize("is_clean", [True, False, None])
+def test_a_start_that_is_refused_names_the_file_and_the_remedy(code: int, is_clean: bool | None) -> None:
+    """Whatever write the disk refuses first, and all behind it: the text helps an operator, and its remedy works."""
+    refused = 0
+    for count in range(200):
+        world = make_world("faulty", Path()) if is_clean is None else stopped(is_clean=is_clean)
+        left = count
+
+        def operate(operation: str, path: str) -> None:
+            nonlocal left
+            if operation in ("read", "open", "map"):
+                return
+            left -= 1
+            if left < 0:
+                raise OSError(code, os.strerror(code), path)
+
+        world.faulty_disk.on_operation = operate
+        try:
+            world.open()
+        except StoreError as error:
+            refused += 1
+            assert "/data/store" in str(error), (count, error)
+            if isinstance(error, StoreUnusable):
+                assert REMEDIES[code] in str(error), (count, error)
+            world.faulty_disk.on_operation = lambda operation, path: None
+            world.kill()
+            world.open()
+            for queue_id in range(3):
+                assert world.bodies("orders", queue_id) == world.sent_bodies("orders", queue_id)
+        if left >= 0:
+            break
+    assert refused > 3
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "posix_fallocate", "ftruncate", "fdatasync", "pwrite"])
+def test_an_error_of_the_real_disk_names_the_file(tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls on a descriptor do not know its name: an operator would read "No space left on device" and no more."""
+    disk, path = RealDisk(), str(tmp_path / "file")
+    file = disk.create(f"{path}-open", 4_096)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, refuse)
+    uses: dict[str, Callable[[], object]] = {
+        "write": lambda: disk.write_file(path, b"x"),
+        "fsync": lambda: disk.write_file(path, b"x"),
+        "posix_fallocate": lambda: disk.create(path, 4_096, reserve=4_096),
+        "ftruncate": lambda: disk.create(path, 4_096),
+        "fdatasync": file.sync,
+        "pwrite": lambda: file.pwrite(b"x", 0),
+    }
+    with pytest.raises(OSError, match=re.escape(path)) as caught:
+        uses[call]()
+
+    assert (caught.value.errno, REMEDIES[errno.ENOSPC] in describe_disk_error(caught.value)) == (errno.ENOSPC, True)

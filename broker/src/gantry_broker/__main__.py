@@ -18,7 +18,7 @@ from typing import NoReturn, final
 import uvloop
 
 from gantry_broker.app import Broker
-from gantry_broker.errors import BrokerError
+from gantry_broker.errors import BrokerError, describe_disk_error
 from gantry_broker.logs import set_up_logs
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.runtime import settle
@@ -151,7 +151,8 @@ async def run(settings: BrokerSettings, signals: StopSignals, insisted: Collecti
     try:
         await broker.start(show_progress)
     except (OSError, BrokerError) as error:
-        log.error("cannot start", extra={"reason": str(error)})
+        reason = describe_disk_error(error) if isinstance(error, OSError) else str(error)
+        log.error("cannot start", extra={"reason": reason})
         return EXIT_FAILED
     settle()
     print(f"broker listening on {join_address(settings.listen_host, broker.port)}", flush=True)

@@ -6,7 +6,8 @@ are mapped to these where they enter, with ``raise ... from``, so that no caller
 
 from __future__ import annotations
 
-from typing import final
+import errno
+from typing import Final, final
 
 
 class BrokerError(Exception):
@@ -138,3 +139,19 @@ class ConfigCorrupt(StoreError):
 
     Do not start with empty offsets: put a good copy back, or remove both files on purpose.
     """
+
+
+_NO_ROOM: Final = "make room on its file system, or let the volume grow, and start again; delete no file of the store"
+_REMEDIES: Final = {
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.EROFS: "its file system is read-only: mount it for writing and start again. One that turned read-only by "
+    "itself has met an error, which the kernel's log names: check the file system first",
+    errno.EACCES: "give the user of this process the right to read and to write it, and start again",
+    errno.EPERM: "give the user of this process the right to read and to write it, and start again",
+}
+
+
+def describe_disk_error(error: OSError) -> str:
+    """The text of an error of the disk, and what to do about it."""
+    return f"{error}; {_REMEDIES.get(error.errno or 0, 'mend that and start again')}"

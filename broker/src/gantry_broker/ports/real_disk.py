@@ -14,8 +14,8 @@ import fcntl
 import mmap
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, cast, final
 
 from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
@@ -37,6 +37,20 @@ def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
 
 
 _FALLOCATE = _load_fallocate()
+
+
+def _named(error: OSError, path: str) -> OSError:
+    """The same error with the file's name, which calls on a descriptor do not know."""
+    return OSError(error.errno, error.strerror, path)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Let an error of a call on a descriptor name the file."""
+    try:
+        yield
+    except OSError as exc:
+        raise _named(exc, path) from exc
 
 
 @final
@@ -78,7 +92,8 @@ class RealFile:
     def reserve(self, end: int) -> None:
         end = min(end, self._size)
         if end > self._reserved:
-            os.posix_fallocate(self._descriptor, self._reserved, end - self._reserved)
+            with _naming(self._path):
+                os.posix_fallocate(self._descriptor, self._reserved, end - self._reserved)
             self._reserved = end
             self._advise()
 
@@ -114,26 +129,34 @@ class RealFile:
         end = os.lseek(self._descriptor, 0, os.SEEK_END)  # the cheapest question for the size; nobody uses the position
         if end >= self._size:
             return None
-        os.ftruncate(self._descriptor, self._size)
+        with _naming(self._path):
+            os.ftruncate(self._descriptor, self._size)
         reserved, self._reserved = self._reserved, 0
         with suppress(OSError):  # then whoever writes next asks for the blocks again, and can answer for it
             self.reserve(reserved)
         return end
 
     def pread(self, length: int, position: int) -> bytes:
-        data = os.pread(self._descriptor, length, position)
-        while len(data) < length:
-            more = os.pread(self._descriptor, length - len(data), position + len(data))
-            if not more:
-                break
-            data += more
+        try:
+            data = os.pread(self._descriptor, length, position)
+            while len(data) < length:
+                more = os.pread(self._descriptor, length - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as exc:
+            raise _named(exc, self._path) from exc
         return data
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
-        return os.pwrite(self._descriptor, data, position)
+        try:
+            return os.pwrite(self._descriptor, data, position)
+        except OSError as exc:
+            raise _named(exc, self._path) from exc
 
     def sync(self) -> None:
-        os.fdatasync(self._descriptor)
+        with _naming(self._path):
+            os.fdatasync(self._descriptor)
 
     def zero(self, start: int, end: int) -> None:
         if start >= end:
@@ -187,7 +210,8 @@ class RealDisk:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
             file = RealFile(path, descriptor, size)
-            os.ftruncate(descriptor, size)
+            with _naming(path):
+                os.ftruncate(descriptor, size)
             file.reserve(reserve)
         except BaseException:
             os.close(descriptor)
@@ -229,7 +253,8 @@ class RealDisk:
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            with _naming(path):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -263,11 +288,11 @@ class RealDisk:
         temporary = f"{path}.tmp"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
-            with memoryview(data) as whole:
+            with _naming(path), memoryview(data) as whole:
                 done = 0
                 while done < len(whole):
                     done += os.write(descriptor, whole[done:])
-            os.fsync(descriptor)
+                os.fsync(descriptor)
         except OSError:
             os.unlink(temporary)  # on a full disk the half of a file would take the place of something useful
             raise
@@ -288,7 +313,8 @@ class RealDisk:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # RocketMQ locks byte 0 with a record lock: take that one too, so that each sees the other.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-            os.pwrite(descriptor, b"lock", 0)
+            with _naming(path):
+                os.pwrite(descriptor, b"lock", 0)
         except PermissionError as exc:
             os.close(descriptor)
             raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from exc

@@ -117,7 +117,8 @@ class Persistence:
             await file.settle()
         except (OSError, BrokerError) as error:
             self.failure = f"{file.name}: {error}"
-            log.exception("a table could not be written; it is tried again", extra={"table": file.name})
+            facts = {"table": file.name, "reason": str(error)}
+            log.error("a table could not be written; it is tried again", extra=facts)
             return False
         self.failure = None
         return True

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final, final
 from zlib import crc32
 
-from gantry_broker.errors import FlushFailed
+from gantry_broker.errors import FlushFailed, describe_disk_error
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 
@@ -69,7 +69,7 @@ class StoreFailure:
             if self.error is not None:
                 return self.error
             self._log.is_read_only = True
-            error = FlushFailed(f"{what} failed: {cause}")
+            error = FlushFailed(f"{what} failed: {describe_disk_error(cause)}")
             error.__cause__ = cause
             self.error = error
         with suppress(OSError):

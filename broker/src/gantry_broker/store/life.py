@@ -16,7 +16,7 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_broker.errors import FlushFailed, StoreLocked, StoreUnusable
+from gantry_broker.errors import FlushFailed, StoreLocked, StoreUnusable, describe_disk_error
 from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, DiskLock
@@ -131,17 +131,17 @@ class StoreLife:
     ) -> RecoveryReport:
         """See ``MessageStore.open``."""
         disk, root = self._disk, self.root
-        make_durable_directory(disk, f"{root}/commitlog")
         try:
-            self._lock = disk.lock(f"{root}/lock")
-        except BlockingIOError as exc:
-            raise StoreLocked(f"another process uses the store in {root}: stop it first") from exc
-        try:
+            make_durable_directory(disk, f"{root}/commitlog")
+            try:
+                self._lock = disk.lock(f"{root}/lock")
+            except BlockingIOError as exc:
+                raise StoreLocked(f"another process uses the store in {root}: stop it first") from exc
             on_locked()
             report = self._recover(progress, is_tail_hidden=is_tail_hidden)
         except OSError as exc:
             self._release()
-            raise StoreUnusable(f"the store in {root} could not be opened: {exc}; mend that and start again") from exc
+            raise StoreUnusable(f"the store in {root} could not be opened: {describe_disk_error(exc)}") from exc
         except BaseException:
             self._release()
             raise
@@ -217,10 +217,9 @@ class StoreLife:
             self._hide(report.start)
         self.points.deleted = dict(point.deleted) if point is not None else {}
         self.points.finish()
-        if self.failure.error is not None:
-            raise StoreUnusable(
-                f"the recovered store could not be flushed: {self.failure.error}; mend the disk and start again"
-            ) from self.failure.error
+        error = self.failure.error
+        if error is not None:
+            raise StoreUnusable(f"the store in {self.root} was recovered, but not flushed: {error}") from error
         self._failure_record.remove()
         return report
 
