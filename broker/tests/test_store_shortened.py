@@ -33,6 +33,7 @@ def world(tmp_path: Path) -> StoreWorld:
     for number in range(COUNT // 10):
         made.append([made.draft("orders", keys=f"key-{number}") for _ in range(10)])
         made.append([made.draft("bills") for _ in range(10)])
+        made.clock.advance(1)
     made.store.flush()
     made.store.flush_step()
     return made
@@ -140,6 +141,20 @@ def test_deleting_goes_on_while_a_queue_is_shortened(world: StoreWorld, caplog: 
     expected = [body for end, topic, *_, body in world.sent if topic == "orders" and end > offset]
     assert queue_of(world, "orders").min_offset == COUNT - len(expected)
     assert world.bodies("orders") == expected
+
+
+def test_the_age_of_shortened_log_files_is_that_of_what_follows(world: StoreWorld) -> None:
+    """Nothing in them says how old they are: they are taken for as young as the next file, and retention goes on."""
+    store = world.store
+    before = [file.newest_ms for file in store.removal.facts()]
+    store.removal._newest_ms.clear()
+    for file in store._log.files.files[:2]:
+        os.truncate(file.path, 10)
+
+    after = [file.newest_ms for file in store.removal.facts()]
+
+    assert after[2:] == before[2:]
+    assert before[0] < before[1] <= after[0] == after[1] <= before[2]
 
 
 def test_recovery_point_lists_a_shortened_queue(world: StoreWorld) -> None:

@@ -231,7 +231,7 @@ class DerivedFiles:
                 continue
             position = physical - log_file.base_offset
             check = check_record(log_file.view, position, physical_offset=physical, verify_crc=False)
-            if check.fault is RecordFault.END:
+            if check.fault in (RecordFault.END, RecordFault.BLANK):
                 continue  # what was there is lost
             if check.is_good:
                 facts = record_facts(log_file.view, position, check.size, self._delay_levels_ms)

@@ -69,6 +69,8 @@ def _is_last(data: bytes, begin: int, physical_offset: int) -> bool:
 
 def _first_store_time(file: MappedFile) -> int | None:
     head = file.file.pread(RECORD_BYTES_MIN, 0)
+    if len(head) < RECORD_BYTES_MIN:  # another process has shortened it
+        return None
     if INT.unpack_from(head, _MAGIC_POSITION)[0] not in _MAGICS:
         return None
     if LONG.unpack_from(head, PHYSICAL_OFFSET_POSITION)[0] != file.base_offset:
