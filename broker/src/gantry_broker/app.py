@@ -386,6 +386,7 @@ class Broker:
             store_host=store_host,
             on_fatal=self._fatal,
             on_progress=self._sight.progressed,
+            memory_scope=settings.memory_scope,
         )
         self.guard: Guard | None = broker_guard(settings.access, self.store, clock)
         account = own_account(settings.access)

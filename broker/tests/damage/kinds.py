@@ -43,6 +43,8 @@ class Kind(StrEnum):
     STORE = "store.json"
     STORE_BAK = "store.json.bak"
     POINT = "recovery-point"
+    LOG_END = "log-end"
+    """How far the log was written; only where there are write buffers."""
     WHOLE = "whole"
     ROLE = "role"
     PROMISE = "promise"
@@ -67,7 +69,7 @@ class Kind(StrEnum):
 
 LOG: Final = frozenset({Kind.LOG_FIRST, Kind.LOG_MIDDLE, Kind.LOG_NEWEST})
 QUEUES: Final = frozenset({Kind.QUEUE, Kind.QUEUE_DELAY, Kind.QUEUE_HALF, Kind.QUEUE_OP, Kind.QUEUE_RETRY})
-POOLED: Final = frozenset({Kind.BUFFER, Kind.BUFFER_LOCK})
+POOLED: Final = frozenset({Kind.BUFFER, Kind.BUFFER_LOCK, Kind.LOG_END})
 OF_MASTERS: Final = frozenset({Kind.LIVE, Kind.LIVE_BAK, Kind.LOCKS, Kind.LOCKS_BAK})
 """Kinds that have something in them only where an administrator or a consumer has changed it."""
 IN_GROUPS: Final = frozenset({Kind.PROMISE, Kind.PROMISE_BAK})
@@ -77,7 +79,7 @@ _SMALL: Final = {
     "checkpoint": Kind.CHECKPOINT, "abort": Kind.ABORT, "lock": Kind.LOCK, "store.json": Kind.STORE,
     "store.json.bak": Kind.STORE_BAK, "recovery-point.json": Kind.POINT, "whole.json": Kind.WHOLE,
     "role.json": Kind.ROLE, "promise.json": Kind.PROMISE, "promise.json.bak": Kind.PROMISE_BAK,
-    "flush-failed": Kind.FAILURE,
+    "flush-failed": Kind.FAILURE, "log-end": Kind.LOG_END,
     "retention-clock.json": Kind.RETENTION_CLOCK,
 }  # fmt: skip
 _TABLES: Final = {

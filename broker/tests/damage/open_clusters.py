@@ -26,7 +26,6 @@ class Cluster(NamedTuple):
 OPEN: Final[tuple[Cluster, ...]] = (
     Cluster(LOG, ALL_HARMS, "a first or newest file that is lost, foreign or older, and what that says of the store"),
     Cluster({Kind.STORE}, {Harm.SWAPPED}, "nothing in the log says which store it belongs to"),
-    Cluster({Kind.BUFFER}, ALL_HARMS, "what a write buffer held for the log's end is missed by nobody"),
 )  # fmt: skip
 
 

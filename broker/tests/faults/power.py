@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from secrets import token_hex
 from typing import Final
 
 from faults.loop_disk import LoopDisk
@@ -44,6 +45,8 @@ async def lose_power(scene: Scene, disk: LoopDisk, buffers: Path | None = None) 
     if buffers is not None:
         lose_buffers(buffers)
     disk.restore()
+    # The machine of the test runs on: a scope of its own stands for the next run, to which no memory has come over.
+    scene.set(memoryScope=token_hex(4))
 
 
 async def turn_read_only(scene: Scene, disk: LoopDisk) -> None:

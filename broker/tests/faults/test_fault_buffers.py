@@ -14,7 +14,7 @@ from faults.modes import Medium, Mode, lose_buffers
 from faults.scene import Scene
 from faults.test_fault_kill import NO_COMMIT, copy, kill_under_load
 
-from gantry_broker.store import replay
+from gantry_broker.store import offline, replay
 from gantry_broker.store.replay import Expected, FoundBuffer
 from gantry_broker.store.settings import PoolSettings
 from gantry_broker.testing.faulty_disk import FaultyDisk
@@ -57,6 +57,7 @@ async def test_the_buffers_of_an_earlier_start_never_come_back(tmp_path: Path, b
         await kill_under_load(scene)
         copy(buffers, tmp_path / "outdated")
         lose_buffers(buffers)
+        scene.set(memoryScope="another pod")  # buffers are gone with the old one's memory
         await scene.start()
         assert len(await scene.judge()) > 0, "nothing was lost, so nothing can come back"
         await scene.send_once(100)
@@ -114,7 +115,7 @@ def harm_files(buffers: Path, harm: str) -> None:
 
 @pytest.mark.parametrize("harm", ["garbled", "cut", "headers"])
 async def test_damaged_buffers_do_not_stop_a_start(harm: str, tmp_path: Path, buffers: Path) -> None:
-    """D11: bytes that are no buffer are none; the log keeps what it had, and the pool is made again."""
+    """D11: bytes that are no buffer are none; the log keeps what it had, and what is gone is reported."""
     async with Scene(tmp_path, settings=settings(buffers)) as scene:
         await kill_under_load(scene)
         safe = len(scene.judge_files())
@@ -123,6 +124,10 @@ async def test_damaged_buffers_do_not_stop_a_start(harm: str, tmp_path: Path, bu
         await scene.start()
 
         assert len(await scene.judge()) == safe, "what was only in them is gone, and nothing else"
+        assert "durable log data is missing" in scene.log
+        await scene.broker.kill()
+        assert [lost.cause for lost in offline.accept_loss(str(scene.store), "a test", None, None).missing] != []
+        await scene.start()
         await kill_under_load_again(scene)
 
 

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from secrets import token_hex
 from types import TracebackType
 from typing import Final, final
 
@@ -78,6 +79,7 @@ class Member:
 
         self._network: Final = network
         self._settings: dict[str, str] = {}
+        self._without: tuple[str, ...] = ()
         self.process = self._make(())
 
     def __repr__(self) -> str:
@@ -101,6 +103,7 @@ class Member:
         """For the next start; ``without`` names guards that this broker has not."""
         assert not self.process.is_running
         self._settings |= settings
+        self._without = tuple(without)
         pairs = {
             "brokerClusterName": "HistoryCluster",
             "brokerName": "group",
@@ -153,6 +156,7 @@ class Member:
         if buffers is not None:
             lose_buffers(Path(buffers))
         self.disk.restore()
+        self.configure({"memoryScope": token_hex(4)}, self._without)  # no memory has come over to the next run
 
 
 @final

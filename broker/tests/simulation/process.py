@@ -269,6 +269,8 @@ class Process(Teller):
         self._is_aside_excused |= fault in (Fault.KILL_BUFFERS_GONE, Fault.KILL_COLD)
         self.store = None
         apply_fault(self.disk, self.volumes, self.model, fault, self.crashed_at, seed)
+        if fault not in (Fault.KILL, Fault.KILL_COPYING):
+            self.clock.reboot(0)  # some memory is gone: no store may demand what was in it
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

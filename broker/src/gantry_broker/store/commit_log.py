@@ -91,6 +91,9 @@ class CommitLog:
         """Called when a buffer is wanted and none is free: commit now."""
         self.returned: Callable[[WriteBuffer], None] = lambda buffer: None
         """Takes the buffers that files have done with."""
+        self.mark_wrote: Callable[[int], None] = lambda end: None
+        self.mark_flushed: Callable[[int], None] = lambda end: None
+        """Record, for the next start, how far the log has come. Called by whoever has moved the position."""
         self.preallocate_at = self.file_size // 2
         self._clock = clock
         self._space_retry_interval_ms: Final = settings.space_retry_interval_ms
@@ -383,6 +386,7 @@ class CommitLog:
         self.wrote = wrote
         if self.pool is None:
             self.committed = wrote
+        self.mark_wrote(wrote)
 
     def commit(self) -> int:
         """Write what is in buffers only into the files and say up to where. Any thread; an ``OSError`` is final."""
@@ -457,6 +461,7 @@ class CommitLog:
                         self.sync_count += 1
                 points.reached(points.AFTER_SYNC)
                 self.flushed = end
+                self.mark_flushed(end)
             return end
 
     def close(self) -> None:

@@ -32,6 +32,7 @@ from gantry_broker.store.flusher import Flusher
 from gantry_broker.store.identity import Epoch, IdentityFile, StoreIdentity, new_identity
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.last_record import last_record
+from gantry_broker.store.log_end import LogEndFile
 from gantry_broker.store.loss import (
     LossCause,
     LossFile,
@@ -81,6 +82,7 @@ class StoreLife:
         on_fatal: Callable[[Exception], None],
         on_progress: Callable[[], None],
         open_volume: Callable[[str], BufferVolume],
+        memory_scope: str = "",
     ) -> None:
         self.root: Final = root
         self.settings: Final = settings
@@ -98,6 +100,8 @@ class StoreLife:
         self._identity_file: Final = IdentityFile(disk, root)
         self._failure_record: Final = FailureRecord(disk, root)
         self._loss_file: Final = LossFile(disk, root)
+        boot_id = clock.boot_id()
+        self.log_end: Final = LogEndFile(disk, root, f"{boot_id}/{memory_scope}" if boot_id else "")
         self.loss = LossRecord()
         """What is missing in the log, and what an operator has accepted as lost."""
         self.is_restarted = False
@@ -196,7 +200,8 @@ class StoreLife:
         report = self._run(recovery, found, progress)
         report.buffers_present = self.pools.present
         report.had_failed_flush = found.failed_flushed is not None
-        vouched = vouched_range(point, checkpoint, identity, self.loss)
+        written = self.log_end.read(identity) if others_from is None else 0
+        vouched = vouched_range(point, checkpoint, identity, self.loss, written=written)
         report.missing = find_missing(
             vouched, begin=self.log.min_physical, end=report.end, holes=self.log.holes, record=self.loss
         )
@@ -260,6 +265,22 @@ class StoreLife:
             self.log.pool_drained = self.committer.want
             self.log.returned = self.committer.take
         self.log.start_at(report.end)
+        self._begin_log_end()
+
+    def _begin_log_end(self) -> None:
+        """Record how far the log is written, where that outlives the process: with SYNC_FLUSH, how far it is flushed.
+
+        What is not flushed then was not acknowledged, and may be gone.
+        """
+        pool = self.pools.pool
+        if pool is None or not pool.is_crash_safe:
+            self.log_end.remove()
+            return
+        self.log_end.begin(self.identity, self.log.wrote)
+        if self.settings.flush.is_sync:
+            self.log.mark_flushed = self.log_end.set
+        else:
+            self.log.mark_wrote = self.log_end.set
 
     # -- missing ranges ------------------------------------------------------------------------------------------------
 
@@ -347,7 +368,8 @@ class StoreLife:
             self.pools.pool.identity = self.identity
 
     def vouch_for(self, end: int) -> None:
-        """Have the store's identity vouch for no more than ``[0, end)`` of the log, before more of it is cut."""
+        """Have no more than ``[0, end)`` of the log vouched for by what is not derived, before more of it is cut."""
+        self.log_end.lower(end)
         if self.identity.log_end > end:
             self.identity = msgspec.structs.replace(self.identity, log_end=end)
             self._identity_file.write(self.identity)
@@ -367,6 +389,7 @@ class StoreLife:
             self.index.close()
         self.log.close()
         self.pools.close()
+        self.log_end.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -7,7 +7,8 @@
 Every file that is replaced whole, durably, after the log itself was synced vouches for the log as it was then:
 
     begin   the checkpoint's second seal, written before the name of a log file is taken away
-    end     the recovery point's `through`, the checkpoint's `flushed`, the `log_end` of `store.json`
+    end     the recovery point's `through`, the checkpoint's `flushed`, the `log_end` of `store.json`; on the same run
+            of the machine `log-end`, too: it needs no sync, since a kill takes nothing from the page cache
     both    `loss.json`, which keeps a loss until it is made good or accepted: a start overwrites the other three
 
 A log that has less has lost it, however that came about: deleted or emptied files, an older copy of a volume, another
@@ -101,10 +102,19 @@ class Vouched(NamedTuple):
 
 
 def vouched_range(
-    point: RecoveryPoint | None, checkpoint: CheckpointFacts, identity: StoreIdentity | None, record: LossRecord
+    point: RecoveryPoint | None,
+    checkpoint: CheckpointFacts,
+    identity: StoreIdentity | None,
+    record: LossRecord,
+    *,
+    written: int = 0,
 ) -> Vouched:
-    """What the log must have, as far as the small files of the store know."""
-    ends = [checkpoint.flushed, *(lost.end for lost in record.missing)]
+    """What the log must have, as far as the small files of the store know.
+
+    ``written`` is up to where this run of the machine has written it. What write buffers hold belongs to that, so only
+    a start that has replayed them may ask for it.
+    """
+    ends = [checkpoint.flushed, written, *(lost.end for lost in record.missing)]
     if point is not None:
         ends.append(point.through)
     if identity is not None:

@@ -68,10 +68,11 @@ class MessageStore:
         on_fatal: Callable[[Exception], None],
         on_progress: Callable[[], None] = lambda: None,
         open_volume: Callable[[str], BufferVolume] = open_real_volume,
+        memory_scope: str = "",
     ) -> None:
         """``on_fatal`` is called once, when a write or a sync has failed, ``on_progress`` when ``advance`` has work.
 
-        Both come from helper threads.
+        Both come from helper threads. Memory that outlives the process does so in the same ``memory_scope`` only.
         """
         self.root: Final = root
         self.settings: Final = settings
@@ -89,7 +90,7 @@ class MessageStore:
         self._store_host: Final = store_host
         self._life: Final = StoreLife(
             root, settings, disk=disk, clock=clock, listeners=self.on_appended, on_fatal=on_fatal,
-            on_progress=on_progress, open_volume=open_volume,
+            on_progress=on_progress, open_volume=open_volume, memory_scope=memory_scope,
         )  # fmt: skip
         self._log: Final = self._life.log
         self._queues: Final = self._life.queues

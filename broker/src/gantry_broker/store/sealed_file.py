@@ -37,7 +37,12 @@ def decode_sealed(data: bytes, kind: type[DocumentT]) -> DocumentT:
         raise ValueError(str(exc)) from exc
 
 
+def encode_sealed(document: object) -> bytes:
+    """The bytes of a document."""
+    body = msgspec.json.encode(document)
+    return b"%08x\n" % crc32(body) + body
+
+
 def write_sealed(disk: Disk, path: str, document: object) -> None:
     """Durable when this returns. Raises OSError; then the old one is still there."""
-    body = msgspec.json.encode(document)
-    disk.write_file(path, b"%08x\n" % crc32(body) + body)
+    disk.write_file(path, encode_sealed(document))

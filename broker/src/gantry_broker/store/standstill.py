@@ -38,6 +38,7 @@ def standstill(life: StoreLife) -> Iterator[CommitLog]:
         log.drop_next()
         yield log
         log.start_at(log.wrote)
+        life.log_end.set(log.wrote)
     except OSError as exc:
         raise life.failure.report("changing the log", exc) from exc
     finally:

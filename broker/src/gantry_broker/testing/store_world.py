@@ -55,6 +55,7 @@ class StoreWorld:
         """Where the write buffers are, if the settings have any."""
         self.root: Final = root
         self.settings = settings
+        self.memory_scope = ""
         self.clock: Final = FakeClock()
         self.fatal: Final[list[Exception]] = []
         self.sent: Final[list[tuple[int, str, int, int, bytes]]] = []
@@ -84,6 +85,7 @@ class StoreWorld:
             store_host=STORE_HOST,
             on_fatal=on_fatal if on_fatal is not None else self.fatal.append,
             open_volume=lambda _: self.volume,
+            memory_scope=self.memory_scope,
         )
 
     def open(self) -> RecoveryReport:
@@ -110,6 +112,7 @@ class StoreWorld:
 
     def lose_power(self, seed: int | None = None) -> None:
         """Cut the power: unsynced bytes are gone, or with a seed a random part of them."""
+        self.clock.reboot(0)
         if seed is None:
             self.faulty_disk.lose_unsynced()
         else:

@@ -1,0 +1,144 @@
+"""How far the log was written, kept where a kill does not take it: one mapped page, changed by every append.
+
+    <root>/log-end    | a sealed line and JSON: store, generation, machine | zeros | end 8 | end, inverted 8 |
+
+A process that is killed loses nothing of the page cache, nor of write buffers that outlive it. So what was written
+before a kill is there at the next start, and this page, which is in the page cache too, says how far that was. A log
+that ends before it has lost its end, such as by a buffer that was truncated, replaced, rolled back or removed.
+
+It vouches for one start of one store on one run of the machine. After a power loss pages may have reached the disk in
+any order, or not at all, so on another run it says nothing; for the same reason it is never synced. Nor does a store
+have one whose buffers are the memory of its process.
+
+The end is there twice, and the lesser one counts: neither a kill between the two nor a flipped bit makes it more than
+was written. A page that cannot be read vouches for nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import Final, final
+
+import msgspec
+
+from gantry_broker.ports.disk import Disk, DiskFile
+from gantry_broker.store.identity import StoreIdentity
+from gantry_broker.store.sealed_file import decode_sealed, encode_sealed
+
+log = logging.getLogger(__name__)
+
+PAGE_BYTES: Final = 4096
+ENDS: Final = struct.Struct(">QQ")
+ENDS_POSITION: Final = PAGE_BYTES - ENDS.size
+_ALL_BITS: Final = (1 << 64) - 1
+
+
+class LogEndOwner(msgspec.Struct, frozen=True):
+    """Whose log end it is."""
+
+    store: str
+    generation: int
+    machine: str
+    """The run of the machine, and the scope of its memory."""
+
+
+def encode_log_end(owner: LogEndOwner, end: int) -> bytes:
+    """The whole file."""
+    return encode_sealed(owner).ljust(ENDS_POSITION, b"\0") + ENDS.pack(end, end ^ _ALL_BITS)
+
+
+def decode_log_end(data: bytes) -> tuple[LogEndOwner, int]:
+    """Whose end it is, and up to where the log was written at least. Raises ValueError for what cannot be read."""
+    if len(data) != PAGE_BYTES:
+        raise ValueError(f"it has {len(data)} bytes, not {PAGE_BYTES}")
+    end, inverted = ENDS.unpack_from(data, ENDS_POSITION)
+    return decode_sealed(data[:ENDS_POSITION].rstrip(b"\0"), LogEndOwner), min(end, inverted ^ _ALL_BITS)
+
+
+@final
+class LogEndFile:
+    """``<root>/log-end``. Read and begun by whoever opens the store.
+
+    Then ``set`` belongs to the thread that moves the end which counts: the loop's for ``wrote``, whoever holds the sync
+    lock for ``flushed``.
+    """
+
+    def __init__(self, disk: Disk, root: str, machine: str) -> None:
+        self._disk: Final = disk
+        self._path: Final = f"{root}/log-end"
+        self._machine: Final = machine
+        self._file: DiskFile | None = None
+        self._view: memoryview | None = None
+        self._end = 0
+
+    def read(self, identity: StoreIdentity | None) -> int:
+        """Up to where the last start wrote the log, on this run of this machine; 0 where nothing says it."""
+        if identity is None or not self._machine or not self._disk.exists(self._path):
+            return 0
+        try:
+            owner, end = decode_log_end(self._disk.read_file(self._path))
+        except ValueError as exc:
+            log.warning(
+                "the file that says how far the log was written is damaged: nothing follows from it",
+                extra={"path": self._path, "reason": str(exc)},
+            )
+            return 0
+        is_last = owner == LogEndOwner(identity.uuid, identity.generation, self._machine)
+        return end if is_last else 0
+
+    def begin(self, identity: StoreIdentity, end: int) -> None:
+        """From now on it is the log end of this start. Where it cannot be made, as on a full disk, there is none."""
+        if not self._machine:
+            self.remove()
+            return
+        try:
+            self._open()
+        except OSError as exc:
+            log.warning(
+                "how far the log is written cannot be recorded: a write buffer that is lost is not noticed",
+                extra={"path": self._path, "reason": str(exc)},
+            )
+            self.remove()
+            return
+        view = self._view
+        assert view is not None, "it was opened just now"
+        self.set(0)  # a kill on the way leaves one that vouches for nothing
+        view[:] = encode_log_end(LogEndOwner(identity.uuid, identity.generation, self._machine), 0)
+        self.set(end)
+
+    def _open(self) -> None:
+        disk, path = self._disk, self._path
+        if disk.exists(path) and disk.file_size(path) != PAGE_BYTES:
+            disk.remove(path)
+        file = disk.open(path) if disk.exists(path) else disk.create(path, PAGE_BYTES)
+        try:
+            file.reserve(PAGE_BYTES)
+            self._view = file.view
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
+
+    def set(self, end: int) -> None:
+        """The log was written up to ``end``. Nothing where there is no such file."""
+        view = self._view
+        if view is not None:
+            self._end = end
+            ENDS.pack_into(view, ENDS_POSITION, end, end ^ _ALL_BITS)
+
+    def lower(self, end: int) -> None:
+        """The log is going to end at ``end`` or before, by our own decision."""
+        self.set(min(self._end, end))
+
+    def remove(self) -> None:
+        """Nothing is to follow from it."""
+        self.close()
+        if self._disk.exists(self._path):
+            self._disk.remove(self._path)
+
+    def close(self) -> None:
+        self._view = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None

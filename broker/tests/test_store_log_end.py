@@ -1,0 +1,326 @@
+"""What a write buffer held when its process was killed is there at the next start, or reported as missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.store import points
+from gantry_broker.store.log_end import (
+    ENDS_POSITION,
+    PAGE_BYTES,
+    LogEndFile,
+    LogEndOwner,
+    decode_log_end,
+    encode_log_end,
+)
+from gantry_broker.store.loss import LossCause, LostRange
+from gantry_broker.store.settings import FlushSettings, PoolSettings
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.faulty_volume import FaultyVolume
+from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+
+POOL = PoolSettings(is_enabled=True, buffers_count=3, path="/pool")
+SIZE = 16 * 1024
+"""Of a log file."""
+OWNER = LogEndOwner("0" * 32, 7, "boot-1/")
+
+Pieces = dict[str, bytearray]
+
+
+def pooled(kind: str, tmp_path: Path) -> StoreWorld:
+    return make_world(kind, tmp_path, dataclasses.replace(TINY, pool=POOL))
+
+
+def current(world: StoreWorld) -> str:
+    """The buffer that is written now."""
+    [name] = [buffer.piece.name for buffer in world.store._pools.pool.found() if buffer.start < world.store.wrote]  # type: ignore[union-attr]
+    return name
+
+
+def copy_of(pieces: Pieces) -> Pieces:
+    return {name: bytearray(data) for name, data in pieces.items()}
+
+
+def removed(world: StoreWorld, name: str, older: Pieces) -> None:
+    del world.volume.pieces[name]
+
+
+def all_removed(world: StoreWorld, name: str, older: Pieces) -> None:
+    world.volume.pieces.clear()
+
+
+def truncated(world: StoreWorld, name: str, older: Pieces) -> None:
+    del world.volume.pieces[name][2048:]
+
+
+def zeroed(world: StoreWorld, name: str, older: Pieces) -> None:
+    world.volume.pieces[name][:] = bytes(len(world.volume.pieces[name]))
+
+
+def rolled_back(world: StoreWorld, name: str, older: Pieces) -> None:
+    world.volume.pieces[name][:] = older[name]
+
+
+def swapped(world: StoreWorld, name: str, older: Pieces) -> None:
+    other = StoreWorld(FaultyDisk(), "/other/store", world.settings, FaultyVolume())
+    other.open()
+    other.send(count=50)
+    world.volume.pieces[name][:] = other.volume.pieces[current(other)]
+
+
+def flipped(world: StoreWorld, name: str, older: Pieces) -> None:
+    world.volume.pieces[name][30] ^= 1
+
+
+HARMS = [removed, all_removed, truncated, zeroed, rolled_back, swapped, flipped]
+
+
+@pytest.fixture(params=["real", "faulty"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_a_damaged_write_buffer_held_is_reported_and_its_offsets_are_not_used_again(
+    kind: str, tmp_path: Path, harm: Callable[[StoreWorld, str, Pieces], None]
+) -> None:
+    """After a kill the log must reach as far as it was written: what is short of it is missing until it is accepted."""
+    world = pooled(kind, tmp_path)
+    world.open()
+    world.send(count=20)
+    world.store.flush()
+    world.send(count=20)
+    older = copy_of(world.volume.pieces)
+    held_then = world.store.wrote
+    world.send(count=20)
+    committed, wrote, name = world.store.committed, world.store.wrote, current(world)
+    world.kill()
+    harm(world, name, older)
+
+    for _ in range(2):
+        report = world.open()
+        [lost] = report.missing
+        start = held_then if harm is rolled_back else committed
+        assert lost == LostRange(start, wrote, LossCause.TAIL) and report.end == start
+        world.kill()
+    world.open()
+    world.store.accept_loss("a test")
+
+    physical, _ = world.append([world.draft()])
+    assert physical[0] >= wrote
+    world.kill()
+    assert world.open().missing == []
+
+
+def test_without_the_log_end_they_are_missed_by_nothing(tmp_path: Path) -> None:
+    """The twin of the test above: with the guard off the loss is silent."""
+    world = pooled("faulty", tmp_path)
+    world.open()
+    world.send(count=20)
+    world.kill()
+    world.volume.pieces.clear()
+    world.disk.remove(world.path("log-end"))
+
+    assert world.open().missing == []
+
+
+def test_a_kill_that_leaves_the_buffers_misses_nothing(kind: str, tmp_path: Path) -> None:
+    """The recorded end is never beyond what was written, over rolls, commits and starts."""
+    world = pooled(kind, tmp_path)
+    for number in range(12):
+        assert world.open().missing == []
+        for _ in range(40):
+            world.send()
+            if number % 2:
+                world.store.commit_step()
+        if number % 3 == 2:
+            world.store.flush()
+        wrote = world.store.wrote
+        world.kill()
+        report = world.open()
+        assert (report.missing, report.end) == ([], wrote)
+        assert world.bodies() == world.sent_bodies()
+        world.close() if number % 4 == 3 else world.kill()
+
+
+def test_a_clean_stop_needs_no_buffers(kind: str, tmp_path: Path) -> None:
+    """Everything is in the files: whoever removes the buffers then takes nothing."""
+    world = pooled(kind, tmp_path)
+    world.open()
+    world.send(count=20)
+    world.close()
+    world.volume.pieces.clear()
+
+    assert world.open().missing == []
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3, 4, 5])
+def test_another_run_of_the_machine_claims_nothing(tmp_path: Path, seed: int | None) -> None:
+    """A power loss takes buffers and what was not flushed, as promised, whatever of the page has reached the disk."""
+    world = pooled("faulty", tmp_path)
+    world.open()
+    world.send(count=20)
+    world.store.flush()
+    world.send(count=20)
+    world.lose_power(seed)
+
+    report = world.open()
+
+    assert report.missing == [] and report.lost_flushed_bytes == 0
+
+
+def test_another_pod_claims_nothing(tmp_path: Path) -> None:
+    """Buffers in the memory of a pod go with it, on the same run of the machine, too."""
+    world = pooled("faulty", tmp_path)
+    world.memory_scope = "one"
+    world.open()
+    world.send(count=20)
+    world.kill()
+    world.volume.pieces.clear()
+    world.memory_scope = "two"
+
+    assert world.open().missing == []
+
+
+def test_with_sync_flush_lost_buffers_lose_nothing_that_was_flushed(tmp_path: Path) -> None:
+    """What was not on the disk was not acknowledged."""
+    world = make_world("faulty", tmp_path, dataclasses.replace(TINY, pool=POOL, flush=FlushSettings(is_sync=True)))
+    world.open()
+    world.send(count=20)
+    flushed = world.store.flush()
+    world.send(count=20)
+    world.kill()
+    world.volume.pieces.clear()
+
+    report = world.open()
+
+    assert (report.end, report.missing) == (flushed, [])
+
+
+def test_anonymous_memory_has_no_log_end(tmp_path: Path) -> None:
+    """It goes with the process, as that mode says."""
+    settings = dataclasses.replace(TINY, pool=dataclasses.replace(POOL, path=""))
+    world = StoreWorld(FaultyDisk(), "/data/store", settings, FaultyVolume(is_crash_safe=False))
+    world.open()
+    world.send(count=20)
+    world.kill()
+
+    assert world.open().missing == []
+    assert not world.disk.exists(world.path("log-end"))
+
+
+@pytest.mark.parametrize("point", [None, points.MID_TRUNCATION])
+def test_a_cut_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str | None) -> None:
+    """A slave that cuts its log, and is killed on the way or right after it, misses nothing."""
+    world = pooled("faulty", tmp_path)
+    world.open()
+    world.send(count=20)
+    end = world.sent[9][0]
+
+    class Killed(Exception):
+        pass
+
+    def reached(name: str) -> None:
+        if name == point:
+            raise Killed
+
+    monkeypatch.setattr(points, "reached", reached)
+    with suppress(Killed):
+        world.store.cut(end)
+    monkeypatch.undo()
+    world.kill()
+
+    report = world.open()
+    assert report.missing == [] and report.end in (end, world.sent[-1][0])
+
+
+def test_a_log_that_begins_anew_is_no_loss(tmp_path: Path) -> None:
+    """A slave that throws its log away may have less than before."""
+    world = pooled("faulty", tmp_path)
+    world.open()
+    for _ in range(400):
+        world.send()
+        world.store.commit_step()
+    world.store.restart(SIZE, world.store.identity.epochs)
+    world.kill()
+
+    report = world.open()
+    assert report.missing == [] and report.end == SIZE
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * PAGE_BYTES, b"x" * 100, encode_log_end(OWNER, 1 << 40)])
+def test_a_damaged_or_foreign_log_end_claims_nothing(kind: str, tmp_path: Path, data: bytes) -> None:
+    """A healthy store is never called incomplete, and its next start has a good one."""
+    world = pooled(kind, tmp_path)
+    world.open()
+    world.send(count=20)
+    world.kill()
+    world.disk.write_file(world.path("log-end"), data)
+
+    assert world.open().missing == []
+    world.send(count=20)
+    wrote = world.store.wrote
+    world.kill()
+    assert decode_log_end(world.disk.read_file(world.path("log-end")))[1] == wrote
+
+
+def test_a_log_end_of_an_earlier_start_claims_nothing(tmp_path: Path) -> None:
+    """The log may have been cut since."""
+    world = pooled("faulty", tmp_path)
+    world.open()
+    world.send(count=20)
+    old = world.disk.read_file(world.path("log-end"))
+    world.close()
+    world.open()
+    world.store.cut(world.sent[4][0])
+    world.kill()
+    world.disk.write_file(world.path("log-end"), old)
+
+    assert world.open().missing == []
+
+
+def test_no_flipped_bit_makes_the_end_more_than_it_was() -> None:
+    """The lesser of the two counts; a bit of what is before them makes the file unreadable."""
+    data = encode_log_end(OWNER, 123_456)
+    assert decode_log_end(data) == (OWNER, 123_456)
+    for position in [*range(len(data.rstrip(b"\0")[:200])), *range(ENDS_POSITION, PAGE_BYTES)]:
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[position] ^= 1 << bit
+            try:
+                owner, end = decode_log_end(bytes(damaged))
+            except ValueError:
+                continue
+            assert (owner, end <= 123_456) == (OWNER, True), (position, bit)
+
+
+def test_a_kill_between_the_two_ends_leaves_the_earlier_one() -> None:
+    """What was written is there before the first of them moves."""
+    before, after = encode_log_end(OWNER, 0x00FF), encode_log_end(OWNER, 0x0100)
+    for position in range(ENDS_POSITION, PAGE_BYTES + 1):
+        assert decode_log_end(after[:position] + before[position:])[1] <= 0x0100
+
+
+def test_a_disk_that_is_too_full_for_it_does_not_stop_a_start(tmp_path: Path) -> None:
+    """Appending needs no such page; only a loss is not noticed then."""
+    world = pooled("faulty", tmp_path)
+    world.open()
+    identity = world.store.identity
+    world.close()
+    world.disk.remove(world.path("log-end"))
+    file = LogEndFile(world.disk, world.root, "boot-1/")
+
+    for operation in ("create", "reserve"):
+        world.faulty_disk.fail_next(operation, errno.ENOSPC)
+        file.begin(identity, 5)
+        file.set(6)
+        assert file.read(identity) == 0
+    file.begin(identity, 7)
+    file.set(8)
+    assert file.read(identity) == 8
