@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,7 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.server.parked import ParkedReplies, Stage, with_code
 from gantry_broker.settings import broker_settings
+from gantry_broker.store.log_end import decode_log_end
 from gantry_broker.testing.fake_clock import FakeClock
 from gantry_broker.testing.faulty_disk import FaultyDisk
 from gantry_broker.testing.local import dialogue, local_conf, properties_text, wait_until
@@ -194,6 +196,30 @@ async def test_who_does_not_want_to_wait_is_answered_at_once() -> None:
         assert not waiting.done()
         disk.sync_gate.set()
         assert (await waiting).code == 0
+
+
+async def test_a_sender_that_does_not_wait_is_missed_after_a_kill() -> None:
+    """What was answered at once must be found by the next start, though it was never flushed; see ``store.log_end``."""
+    disk = FaultyDisk()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as buffers:
+        pool = {"transientStorePoolEnable": "true", "transientStorePoolPath": buffers, "transientStorePoolSize": "2"}
+        async with sync_broker(disk, **pool) as broker, dialogue(broker) as client:
+            store = broker.core.store
+
+            def recorded_end() -> int:
+                return decode_log_end(disk.read_file(f"{store.root}/log-end"))[1]
+
+            await client.send_ok(b"first")
+            flushed = store.flushed
+            disk.sync_gate.clear()
+            waiting = asyncio.ensure_future(client.send(b"waits"))
+            await wait_until(lambda: store.wrote > flushed)
+            assert recorded_end() == flushed
+
+            assert (await client.send(b"hasty", properties=properties_text(WAIT="false"))).code == 0
+            assert recorded_end() == store.wrote > store.flushed
+            disk.sync_gate.set()
+            assert (await waiting).code == 0
 
 
 async def test_a_slow_disk_is_code_10_and_never_code_0() -> None:

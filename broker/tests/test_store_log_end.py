@@ -203,6 +203,22 @@ def test_with_sync_flush_lost_buffers_lose_nothing_that_was_flushed(tmp_path: Pa
     assert (report.end, report.missing) == (flushed, [])
 
 
+def test_with_sync_flush_what_was_answered_before_it_is_missed(tmp_path: Path) -> None:
+    """A sender that does not wait for the disk is promised that a kill takes nothing."""
+    world = make_world("faulty", tmp_path, dataclasses.replace(TINY, pool=POOL, flush=FlushSettings(is_sync=True)))
+    world.open()
+    world.send(count=20)
+    flushed = world.store.flush()
+    world.send(count=20)
+    world.store.note_answered()
+    answered = world.store.wrote
+    world.send(count=20)
+    world.kill()
+    world.volume.pieces.clear()
+
+    assert world.open().missing == [LostRange(flushed, answered, LossCause.TAIL)]
+
+
 def test_anonymous_memory_has_no_log_end(tmp_path: Path) -> None:
     """It goes with the process, as that mode says."""
     settings = dataclasses.replace(TINY, pool=dataclasses.replace(POOL, path=""))

@@ -446,6 +446,8 @@ class SendPath:
         """The pass is appended; its answers wait, but for those whose senders said that they need not."""
         assert self.parked is not None, "without a waiting room there is nothing to wait for"
         unwaited, heads = self.unwaited, _HEADS
+        if unwaited:
+            self._store.note_answered()
         waiting: list[tuple[Connection, bytes, int]] = []
         placed = zip(answers, places, strict=True)
         number = 0

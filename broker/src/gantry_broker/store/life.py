@@ -270,7 +270,7 @@ class StoreLife:
     def _begin_log_end(self) -> None:
         """Record how far the log is written, where that outlives the process: with SYNC_FLUSH, how far it is flushed.
 
-        What is not flushed then was not acknowledged, and may be gone.
+        What is not flushed then may be gone, since it was not acknowledged; see ``MessageStore.note_answered``.
         """
         pool = self.pools.pool
         if pool is None or not pool.is_crash_safe:
@@ -278,7 +278,7 @@ class StoreLife:
             return
         self.log_end.begin(self.identity, self.log.wrote)
         if self.settings.flush.is_sync:
-            self.log.mark_flushed = self.log_end.set
+            self.log.mark_flushed = self.log_end.raise_to
         else:
             self.log.mark_wrote = self.log_end.set
 

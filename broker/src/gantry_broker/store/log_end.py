@@ -60,8 +60,8 @@ def decode_log_end(data: bytes) -> tuple[LogEndOwner, int]:
 class LogEndFile:
     """``<root>/log-end``. Read and begun by whoever opens the store.
 
-    Then ``set`` belongs to the thread that moves the end which counts: the loop's for ``wrote``, whoever holds the sync
-    lock for ``flushed``.
+    Then ``set`` belongs to the loop's thread, which moves ``wrote``. Where ``flushed`` counts, ``raise_to`` belongs to
+    whoever holds the sync lock, and to the loop; if both call it at once, the lesser end may stay until the next call.
     """
 
     def __init__(self, disk: Disk, root: str, machine: str) -> None:
@@ -126,6 +126,11 @@ class LogEndFile:
         if view is not None:
             self._end = end
             ENDS.pack_into(view, ENDS_POSITION, end, end ^ _ALL_BITS)
+
+    def raise_to(self, end: int) -> None:
+        """The log was written up to ``end``, and perhaps further."""
+        if end > self._end:
+            self.set(end)
 
     def lower(self, end: int) -> None:
         """The log is going to end at ``end`` or before, by our own decision."""

@@ -412,6 +412,10 @@ class MessageStore:
         self._wake_threads()
         return placed
 
+    def note_answered(self) -> None:
+        """All that is written counts as stored, though not flushed: a sender was answered that did not wait."""
+        self._life.log_end.raise_to(self._log.wrote)
+
     def appended_elsewhere(self) -> None:
         """A ``LogCopier`` has appended: the helper threads may have work."""
         self._wake_threads()

@@ -299,7 +299,10 @@ class SendHandlers:
     def park(self, reply: bytes, connection: Connection, *, is_waiting: bool = True) -> bytes | None:
         """`reply` to what was appended just now, or None when it has to wait for more than that."""
         parked = self._path.parked
-        if parked is None or not is_waiting or not parked.must_wait():
+        if parked is None or not parked.must_wait():
+            return reply
+        if not is_waiting:
+            self._core.store.note_answered()
             return reply
         parked.park(connection, reply, 1, self._core.store.wrote)
         return None
