@@ -11,6 +11,7 @@ import pytest
 from gantry_broker.errors import StoreError
 from gantry_broker.store.inspect.repair import RepairPlanner
 from gantry_broker.store.inspect.repair_plan import RepairPlan
+from gantry_broker.store.loss import LossCause
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import PoolSettings, StoreSettings
 from gantry_broker.testing.faulty_disk import FaultyDisk
@@ -42,7 +43,8 @@ def filled(settings: StoreSettings = TINY) -> StoreWorld:
 
 
 def plan_of(world: StoreWorld) -> RepairPlan:
-    return RepairPlanner(ReadingTwin(world.disk, {"/pool": world.volume}), world.root).run()
+    disk = ReadingTwin(world.disk, {"/pool": world.volume})
+    return RepairPlanner(disk, world.root, boot_id=world.clock.boot_id()).run()
 
 
 def agrees(plan: RepairPlan, report: RecoveryReport) -> None:
@@ -205,6 +207,19 @@ def test_a_plan_for_a_store_in_use_says_what_a_crash_now_would_mean() -> None:
 
 
 # -- write buffers -----------------------------------------------------------------------------------------------------
+
+
+def test_what_lost_buffers_held_is_planned_to_be_missing() -> None:
+    """The plan knows how far the log was written, as the start does, on the same run of the machine."""
+    world = filled(POOL)
+    world.kill()
+    world.volume.pieces.clear()
+
+    plan = plan_of(world)
+
+    assert [lost.cause for lost in plan.missing] == [LossCause.TAIL] and not plan.is_lossless
+    assert RepairPlanner(ReadingTwin(world.disk, {"/pool": world.volume}), world.root, boot_id="2").run().missing == []
+    agrees(plan, world.open())
 
 
 def test_what_a_buffer_holds_is_planned_to_be_replayed() -> None:

@@ -112,10 +112,11 @@ def test_what_a_damaged_write_buffer_held_is_reported_and_its_offsets_are_not_us
     world.open()
     world.store.accept_loss("a test")
 
-    physical, _ = world.append([world.draft()])
-    assert physical[0] >= wrote
+    physical, offsets = world.append([world.draft()])
+    assert physical[0] >= wrote and offsets[0] >= 60
     world.kill()
     assert world.open().missing == []
+    assert [message.queue_offset for message in world.messages()][-1] == offsets[0]
 
 
 def test_without_the_log_end_they_are_missed_by_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from gantry_broker.ports.clock import SystemClock
 from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store import offline
 from gantry_broker.store.inspect.repair import RepairPlanner
@@ -40,7 +41,7 @@ def repair_plan(directory: Path, buffers: Path | None, form: Form) -> None:
     there, 4 it cannot be read, 130 Ctrl-C.
     """
     with reading(directory) as root, bytes_progress("reading") as tell:
-        plan = RepairPlanner(RealReadingDisk(), root, tell).run(absolute(buffers))
+        plan = RepairPlanner(RealReadingDisk(), root, tell, boot_id=SystemClock().boot_id()).run(absolute(buffers))
     show(form, plan, lambda: plan_text(plan))
     if plan.refusal or not plan.is_lossless:
         raise click.exceptions.Exit(EXIT_DAMAGED)

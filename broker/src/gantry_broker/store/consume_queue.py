@@ -245,11 +245,12 @@ class ConsumeQueue:
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 
-    def load(self, *, before: int, min_physical: int, is_clean: bool = False) -> None:
+    def load(self, *, before: int, min_physical: int, is_clean: bool = False, written: int = 0) -> int:
         """Open the files, and keep only the leading units whose messages begin before physical offset ``before``.
 
         Those are known to be durable and in order; whatever follows is zeroed, to be put again from the log. After a
-        clean stop nothing can follow if not right away, and reading every file to its end is spared.
+        clean stop nothing can follow if not right away, and reading every file to its end is spared. The answer is
+        where the units ended whose messages begin before ``written``.
         """
         self.files.load(setting="mappedFileSizeConsumeQueue", is_derived=True)
         first = self.files.base_offset // CONSUME_UNIT_BYTES
@@ -258,6 +259,7 @@ class ConsumeQueue:
         self.min_offset = self._partition(
             first, end, lambda physical, size: (physical, size) == (0, FILLER_SIZE) or physical < min_physical
         )
+        found_end = self._partition(end, last, lambda physical, size: size > 0 and 0 <= physical < written)
         self.end = self.readable_end = self.flushed_end = end
         self.unit_sums.begin(end)
         for file in self.files.retire_before(self.min_offset * CONSUME_UNIT_BYTES):
@@ -276,6 +278,7 @@ class ConsumeQueue:
             with suppress(StoreFull):  # reading needs no blocks, and the next unit asks for them again
                 file.reserve(used)
         self.seek(end)
+        return found_end
 
     def end_before(self, physical_offset: int) -> int:
         """The end that the queue had when the log ended at ``physical_offset``. The flush thread may ask."""

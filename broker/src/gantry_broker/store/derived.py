@@ -55,6 +55,9 @@ class DerivedFiles:
         self.rebuilt: set[ConsumeQueue] = set()
         """Queues that are built again from the beginning of the log."""
 
+        self.ends_found: dict[str, dict[str, int]] = {}
+        """Topic, queue id, end of the queue at the kill, where that is known and lies behind the recovery point's."""
+
         self.is_index_usable = True
         """Whether the index need not be."""
 
@@ -67,9 +70,12 @@ class DerivedFiles:
         self._delay_levels_ms: Final = delay_levels_ms
         self._point_file: Final = point_file
 
-    def load(self, before: int, point: RecoveryPoint | None, *, is_clean: bool) -> None:
-        """Open them as far as they can be trusted, and make room for what is built again."""
-        self.rebuilt = self._load_queues(before, point, is_clean=is_clean)
+    def load(self, before: int, point: RecoveryPoint | None, *, is_clean: bool, written: int = 0) -> None:
+        """Open them as far as they can be trusted, and make room for what is built again.
+
+        ``written`` is up to where the log was written before a kill; 0 where that is not known.
+        """
+        self.rebuilt = self._load_queues(before, point, is_clean=is_clean, written=written)
         point = self._doubt(point)
         self._throw_away()
         self.is_index_usable = self._load_index(point, is_clean=is_clean)
@@ -78,11 +84,13 @@ class DerivedFiles:
         if self._index is not None:
             self._taker.index_end = self._index.end_physical
 
-    def _load_queues(self, before: int, point: RecoveryPoint | None, *, is_clean: bool) -> set[ConsumeQueue]:
+    def _load_queues(
+        self, before: int, point: RecoveryPoint | None, *, is_clean: bool, written: int
+    ) -> set[ConsumeQueue]:
         """Open the queues; those that must be built again."""
         min_physical = self._log.min_physical
         for queue in self._queues.discover():
-            queue.load(before=before, min_physical=min_physical, is_clean=is_clean)
+            end = queue.load(before=before, min_physical=min_physical, is_clean=is_clean, written=written)
             if not is_clean:
                 # Names and units may be in the page cache only, of a recovery that built it and was cut off.
                 queue.files.is_directory_dirty = True
@@ -91,6 +99,8 @@ class DerivedFiles:
             if first is not None and first[0] < self._taker.deleted.get(queue.topic, -1):
                 # The topic was deleted, and a crash has brought its files back.
                 queue.reset(self._disk)
+            elif end > queue.end:
+                self.ends_found.setdefault(queue.topic, {})[str(queue.queue_id)] = end
         if point is None:
             return set()
         found = (self._queues.get(topic, queue_id) for topic, queue_id in point.damaged)

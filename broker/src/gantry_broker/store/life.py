@@ -195,18 +195,18 @@ class StoreLife:
             buffers=self.pools.found(),
             expected=self.pools.expected(identity, is_clean=is_clean),
             seals=seals_of(identity, others_from),
+            written=self.log_end.read(identity) if others_from is None else 0,
         )
         recovery = Recovery(self._disk, self.settings, self.log, self.queues, self.index, self._point_file)
         report = self._run(recovery, found, progress)
         report.buffers_present = self.pools.present
         report.had_failed_flush = found.failed_flushed is not None
-        written = self.log_end.read(identity) if others_from is None else 0
-        vouched = vouched_range(point, checkpoint, identity, self.loss, written=written)
+        vouched = vouched_range(point, checkpoint, identity, self.loss, written=found.written)
         report.missing = find_missing(
             vouched, begin=self.log.min_physical, end=report.end, holes=self.log.holes, record=self.loss
         )
         report.lost_flushed_bytes = max(report.lost_flushed_bytes, missing_bytes(report.missing))
-        self._record_missing(report.missing, point.queues if point is not None else {})
+        self._record_missing(report.missing, point.queues if point is not None else {}, report.queue_ends)
         report.say()
         if others_from is not None and identity is not None:
             others_from = first_unsealed(self.log, identity, others_from, report.end)
@@ -284,20 +284,21 @@ class StoreLife:
 
     # -- missing ranges ------------------------------------------------------------------------------------------------
 
-    def _record_missing(self, missing: list[LostRange], queues: dict[str, dict[str, int]]) -> None:
+    def _record_missing(self, missing: list[LostRange], *queues: dict[str, dict[str, int]]) -> None:
         """Write down what is missing before this start overwrites what says so. Raises OSError: then there is no start.
 
-        A hole that was there before keeps the queue ends of then: those of now are what is left.
+        ``queues`` say where queues ended, each as far as it knows, and the furthest end counts. A hole that was there
+        before keeps the queue ends of then: those of now are what is left.
         """
         record = self.loss
         if record.missing and not missing:
             log.info("missing log data is complete again", extra={"ranges": [str(lost) for lost in record.missing]})
-        known = record.queues if record.missing else {}
-        ends = {topic: dict(of_topic) for topic, of_topic in queues.items()}
-        for topic, of_topic in known.items():
-            for queue_id, end in of_topic.items():
+        ends: dict[str, dict[str, int]] = {}
+        for known in (*queues, record.queues if record.missing else {}):
+            for topic, of_topic in known.items():
                 of_queue = ends.setdefault(topic, {})
-                of_queue[queue_id] = max(end, of_queue.get(queue_id, 0))
+                for queue_id, end in of_topic.items():
+                    of_queue[queue_id] = max(end, of_queue.get(queue_id, 0))
         self.write_loss(
             msgspec.structs.replace(record, missing=missing, queues=ends if missing else {}),
         )

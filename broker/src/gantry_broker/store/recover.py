@@ -59,6 +59,8 @@ class FoundStore:
     """What a buffer must say; None for a store that has no identity yet."""
 
     seals: Seals = no_seals
+    written: int = 0
+    """Up to where this run of the machine has written the log; 0 where that is not known."""
 
 
 @final
@@ -111,7 +113,8 @@ class Recovery:
         commit_log.last_timestamp_ms = trusted.timestamp_ms if trusted is not None else 0
         taker.tail = trusted.tail if trusted is not None else -1
 
-        self._derived.load(plan.start, trusted, is_clean=is_clean)
+        self._derived.load(plan.start, trusted, is_clean=is_clean, written=found.written)
+        report.queue_ends = self._derived.ends_found
         report.queues_rebuilt = sorted((queue.topic, queue.queue_id) for queue in self._derived.rebuilt)
         report.is_index_rebuilt = self._derived.is_index_rebuilt
         self._read_before(plan, found)

@@ -42,6 +42,9 @@ class RecoveryReport:
     missing: list[LostRange] = field(default_factory=list)
     """Ranges that sealed files vouch for and the log lacks, but for those that an operator has accepted."""
 
+    queue_ends: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Topic, queue id, end of the queue at a kill, where that is known and lies behind the recovery point's."""
+
     queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
     is_index_rebuilt: bool = False
     replayed_bytes: int = 0

@@ -19,6 +19,7 @@ from gantry_broker.store.filler import HEAD_BYTES, is_accepted_filler, is_filler
 from gantry_broker.store.identity import StoreIdentity, decode_identity
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.inspect.segments import Segment, segments_of, usual_size
+from gantry_broker.store.log_end import LogEndOwner, decode_log_end
 from gantry_broker.store.loss import LossRecord, LostRange, find_missing, vouched_range
 from gantry_broker.store.opening import seals_of, written_by_others_from
 from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, plan_start
@@ -54,6 +55,9 @@ class StoreFacts:
     loss: LossRecord
     """What the last start found missing, and what was accepted."""
 
+    log_end: tuple[LogEndOwner, int] | None
+    """Up to where a start has written the log, and which start, on which machine."""
+
     ours_from: Seals
     """Whether records at an offset must have a seal, and up to where that holds: as the next start will see it."""
 
@@ -65,6 +69,15 @@ class StoreFacts:
     def is_settled(self) -> bool:
         """Whether everything must fit together right now."""
         return self.is_clean and not self.is_in_use
+
+    def written(self, boot_id: str) -> int:
+        """Up to where the last start has written the log, if it was on this run of the machine; else 0."""
+        if self.log_end is None or self.identity is None or not boot_id:
+            return 0
+        owner, end = self.log_end
+        is_last = (owner.store, owner.generation) == (self.identity.uuid, self.identity.generation)
+        is_alone = self.checkpoint is None or self.checkpoint.is_ours
+        return end if is_last and is_alone and owner.machine.partition("/")[0] == boot_id else 0
 
     @property
     def log_start(self) -> int:
@@ -99,13 +112,15 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
         point_fault=point_fault,
         failed_flushed=_read_failed(disk, root),
         loss=_read_loss(disk, root),
+        log_end=_read_log_end(disk, root),
         ours_from=seals_of(identity, others_from),
     )
 
 
-def missing_of(disk: ReadingDisk, facts: StoreFacts, end: int) -> list[LostRange]:
+def missing_of(disk: ReadingDisk, facts: StoreFacts, end: int, *, written: int = 0) -> list[LostRange]:
     """What is missing in a log that ends at ``end``, by the function that the start itself asks."""
-    vouched = vouched_range(facts.point, facts.checkpoint or CheckpointFacts(), facts.identity, facts.loss)
+    checkpoint = facts.checkpoint or CheckpointFacts()
+    vouched = vouched_range(facts.point, checkpoint, facts.identity, facts.loss, written=written)
     if facts.is_in_use:
         vouched = vouched._replace(begin=None)  # retention may have gone on since the small files were read
     holes = [(base, base + size) for base, size in _holes(disk, facts)]
@@ -202,6 +217,14 @@ def _read_loss(disk: ReadingDisk, root: str) -> LossRecord:
         return LossRecord() if data is None else decode_sealed(data, LossRecord)
     except ValueError:
         return LossRecord()
+
+
+def _read_log_end(disk: ReadingDisk, root: str) -> tuple[LogEndOwner, int] | None:
+    data = read_small(disk, f"{root}/log-end")
+    try:
+        return None if data is None else decode_log_end(data)
+    except ValueError:
+        return None
 
 
 def _read_fillers(disk: ReadingDisk, log: tuple[Segment, ...]) -> tuple[tuple[int, bool], ...]:

@@ -72,8 +72,12 @@ class MappedSegment:
 class RepairPlanner:
     """Plans for one store. Used once. Raises ``OSError`` for what cannot be read at all."""
 
-    def __init__(self, disk: ReadingDisk, root: str, progress: Progress | None = None) -> None:
+    def __init__(
+        self, disk: ReadingDisk, root: str, progress: Progress | None = None, *, boot_id: str = ""
+    ) -> None:  # fmt: skip
+        """``boot_id`` is the run of the machine on which the next start will be; empty where that is not known."""
         self._disk: Final = disk
+        self._boot_id: Final = boot_id
         self._facts: Final[StoreFacts] = read_facts(disk, root)
         self._reader: Final = LogReader(disk, self._facts.log, self._facts.ours_from)
         self._progress: Final[Progress] = progress if progress is not None else lambda done, total: None
@@ -102,7 +106,9 @@ class RepairPlanner:
         plan.lost_flushed_bytes = result.lost_flushed
         plan.end = self._plan_buffers(result, start, buffers_path)
         plan.read_bytes = plan.end - start.start
-        plan.missing = missing_of(self._disk, facts, plan.end)
+        # Buffers that cannot be seen from here are no loss: the start may see them.
+        written = 0 if plan.buffers_fault else facts.written(self._boot_id)
+        plan.missing = missing_of(self._disk, facts, plan.end, written=written)
         plan.lost_flushed_bytes = max(plan.lost_flushed_bytes, missing_bytes(plan.missing))
         if not (facts.is_clean and not start.is_full and result.end == start.start):
             plan.cut_bytes = self._reader.last_used(plan.end, facts.files_end) - plan.end
