@@ -286,12 +286,21 @@ class Life:
 
     async def _end_transactions(self, peer: Dialogue) -> None:
         halves = [one for one in self._ledger.owed if one.is_half]
-        if self._number > 1 and (first := load_phase(self._folder, 1)).sends and not _waited(first):
-            return  # the first life has ended them
+        first = load_phase(self._folder, 1)
+        is_ended = self._number > 1 and bool(first.sends) and not _waited(first)
+        if is_ended:  # by the first life; an end that was lost, as a report must say, is asked for again
+            served = {
+                message.unique for one in self.phase.readings for queue in one.queues for message in queue.messages
+            }
+            halves = [one for one in halves if one.unique not in served]
+        if not halves:
+            return
         names = {one.unique for one in halves}
         await came(lambda: names <= set(asked_about(peer)), 1.5)
         self.phase.asked = asked_about(peer)
         for half in halves:
+            if is_ended and half.unique not in self.phase.asked:
+                continue
             with suppress(RemotingError):
                 await end_transaction(peer, half, COMMIT)
 
