@@ -136,6 +136,21 @@ def test_whole_records_behind_a_torn_one_are_counted_and_not_believed(world: Sto
     assert not report.findings.is_damaged
 
 
+def test_after_a_kill_a_damaged_record_is_rot_and_what_follows_is_believed(world: StoreWorld) -> None:
+    """The machine goes on, so all that was written is there: a start steps over it, and so does this account."""
+    flush(world)
+    world.send("orders", 10)
+    start, _, _ = place(world, 205)
+    world.kill()
+    log_byte(world, start + 90, b"\0\0")
+
+    report = verify(world, replace(ALL, boot_id=world.clock.boot_id()))
+
+    assert report.records == 209
+    assert report.findings.is_damaged
+    assert [one.offset for one in report.findings.kept if one.kind is Kind.ROT] == [start]
+
+
 def test_flushed_bytes_that_are_gone_are_lost_and_no_torn_tail(world: StoreWorld) -> None:
     """The same bytes before the durable mark are damage: the disk had them."""
     flush(world)

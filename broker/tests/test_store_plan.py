@@ -23,14 +23,14 @@ FILE_BYTES = 2048
 @pytest.mark.parametrize(
     ("facts", "plan"),
     [
-        ({"point_through": 500, "is_point_proved": True}, StartPlan(500, 700, False)),
-        ({"point_through": 500, "is_point_proved": True, "is_clean": True}, StartPlan(500, INFINITE, False)),
-        ({"point_through": 900, "is_point_proved": True}, StartPlan(900, 900, False)),
-        ({"point_through": 500, "is_point_proved": False}, StartPlan(100, 700, True)),
-        ({"point_through": None, "is_point_proved": False}, StartPlan(100, 700, True)),
-        ({"point_through": 50, "is_point_proved": True}, StartPlan(100, 700, True)),
-        ({"point_through": 5000, "is_point_proved": True}, StartPlan(100, 700, True)),
-        ({"point_through": None, "is_point_proved": False, "sealed_flushed": 0}, StartPlan(100, 0, True)),
+        ({"point_through": 500, "is_point_proved": True}, StartPlan(500, 700, False, 700)),
+        ({"point_through": 500, "is_point_proved": True, "is_clean": True}, StartPlan(500, INFINITE, False, INFINITE)),
+        ({"point_through": 900, "is_point_proved": True}, StartPlan(900, 900, False, 900)),
+        ({"point_through": 500, "is_point_proved": False}, StartPlan(100, 700, True, 700)),
+        ({"point_through": None, "is_point_proved": False}, StartPlan(100, 700, True, 700)),
+        ({"point_through": 50, "is_point_proved": True}, StartPlan(100, 700, True, 700)),
+        ({"point_through": 5000, "is_point_proved": True}, StartPlan(100, 700, True, 700)),
+        ({"point_through": None, "is_point_proved": False, "sealed_flushed": 0}, StartPlan(100, 0, True, 0)),
     ],
     ids=["point", "clean", "point-beyond-seal", "unproved", "none", "expired", "beyond-files", "nothing-known"],
 )

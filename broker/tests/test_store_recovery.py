@@ -160,9 +160,10 @@ def test_power_loss_keeps_what_was_flushed_and_a_prefix_of_the_rest(powered: Sto
 
 
 def tear_last_record(world: StoreWorld) -> int:
-    """Kill the world, and damage the second last record of the log; where the damaged record begins."""
+    """End the world, as a power cut does, and damage the second last record of the log; where that begins."""
     end = world.sent[-3][0]
     world.kill()
+    world.clock.reboot(0)
     world.overwrite("commitlog/00000000000000000000", end + 90, b"\xff\xff\xff")
     return end
 
@@ -229,6 +230,7 @@ def test_files_behind_the_cut_are_unlinked(world: StoreWorld) -> None:
     world.send(count=250)
     torn = world.sent[10][0]
     world.kill()
+    world.clock.reboot(0)
     world.overwrite("commitlog/00000000000000000000", torn + 4, b"\x00\x00")
 
     report = world.open()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from gantry_broker.ports.clock import SystemClock
 from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store.inspect.verify import Verifier, VerifyOrder
 from gantry_cli.errors import EXIT_INTERRUPTED
@@ -48,8 +49,9 @@ def verify(directory: Path, start: int | None, end: int | None, quick: bool, for
     if start is not None and end is not None and end <= start:
         raise click.BadParameter(f"{end} is not behind --from {start}", param_hint="--to")
     began_s = time.monotonic()
+    order = VerifyOrder(start=start, end=end, is_quick=quick, boot_id=SystemClock().boot_id())
     with reading(directory) as root, bytes_progress("verifying") as tell:
-        report = Verifier(RealReadingDisk(), root, VerifyOrder(start=start, end=end, is_quick=quick), tell).run()
+        report = Verifier(RealReadingDisk(), root, order, tell).run()
     elapsed_s = time.monotonic() - began_s
     show(form, verify_document(report, elapsed_s), lambda: verify_text(report, elapsed_s))
     if report.is_interrupted:

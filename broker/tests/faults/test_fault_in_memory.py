@@ -69,7 +69,7 @@ def fill(world: StoreWorld) -> None:
 @pytest.mark.parametrize("medium", [Medium.OFF, Medium.TMPFS])
 def test_a_full_disk_refuses_sends_until_there_is_room(medium: Medium) -> None:
     """D6: refused with room to spare, everything is read meanwhile, and with room sends go on without a restart."""
-    world = world_in(Mode(False, medium), capacity=400 * 1024)
+    world = world_in(Mode(False, medium), capacity=404 * 1024)
     world.open()
 
     fill(world)
@@ -89,7 +89,7 @@ def test_without_the_reserve_the_log_would_take_it(monkeypatch: pytest.MonkeyPat
     """D6's twin: with the question for room left out, the last file goes where queues and tables should."""
     left = []
     for is_asked in (True, False):
-        world = world_in(Mode(False, Medium.OFF), capacity=400 * 1024)
+        world = world_in(Mode(False, Medium.OFF), capacity=404 * 1024)
         if not is_asked:
             monkeypatch.setattr(commit_log, "has_room_for", lambda space, size: True)
         world.open()

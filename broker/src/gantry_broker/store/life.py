@@ -268,12 +268,12 @@ class StoreLife:
         self._begin_log_end()
 
     def _begin_log_end(self) -> None:
-        """Record how far the log is written, where that outlives the process: with SYNC_FLUSH, how far it is flushed.
+        """Record how far the log is written, where it outlives the process: with SYNC_FLUSH, how far it is flushed.
 
         What is not flushed then may be gone, since it was not acknowledged; see ``MessageStore.note_answered``.
         """
         pool = self.pools.pool
-        if pool is None or not pool.is_crash_safe:
+        if pool is not None and not pool.is_crash_safe:
             self.log_end.remove()
             return
         self.log_end.begin(self.identity, self.log.wrote)

@@ -4,7 +4,8 @@
 
 A process that is killed loses nothing of the page cache, nor of write buffers that outlive it. So what was written
 before a kill is there at the next start, and this page, which is in the page cache too, says how far that was. A log
-that ends before it has lost its end, such as by a buffer that was truncated, replaced, rolled back or removed.
+that ends before it has lost its end, such as by a buffer that was truncated, replaced, rolled back or removed. And a
+kill tears nothing: damage before it, with whole records behind, is rot.
 
 It vouches for one start of one store on one run of the machine. After a power loss pages may have reached the disk in
 any order, or not at all, so on another run it says nothing; for the same reason it is never synced. Nor does a store

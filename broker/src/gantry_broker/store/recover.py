@@ -36,7 +36,7 @@ from gantry_broker.store.recovery import (
 )
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.recovery_report import RecoveryReport
-from gantry_broker.store.replay import Expected, FoundBuffer, plan_replay
+from gantry_broker.store.replay import Expected, FoundBuffer, buffered_from, plan_replay
 from gantry_broker.store.replay_execute import execute_step, set_aside
 from gantry_broker.store.scrub import last_used, rewrite
 from gantry_broker.store.settings import StoreSettings
@@ -105,6 +105,7 @@ class Recovery:
             point_through=point.through if point is not None else None,
             is_point_proved=self._prove(point),
             failed_flushed=found.failed_flushed,
+            written=min(found.written, buffered_from(found.buffers, found.expected)),
         )
         plan = plan_start(facts)
         self.durable_mark = min(plan.durable_mark, facts.files_end)
@@ -118,7 +119,7 @@ class Recovery:
         report.queues_rebuilt = sorted((queue.topic, queue.queue_id) for queue in self._derived.rebuilt)
         report.is_index_rebuilt = self._derived.is_index_rebuilt
         self._read_before(plan, found)
-        result = self._scan(commit_log.files.files, plan.start, plan.durable_mark, found)
+        result = self._scan(commit_log.files.files, plan.start, plan.whole_mark, found)
         report.damaged += result.damaged
         if found.buffers and found.expected is not None:
             result = self._replay(result, plan, found)
@@ -146,9 +147,9 @@ class Recovery:
 
     # -- reading the log -----------------------------------------------------------------------------------------------
 
-    def _scan(self, files: Sequence[LogFile], start: int, durable_mark: int, found: FoundStore) -> ScanResult:
+    def _scan(self, files: Sequence[LogFile], start: int, whole_mark: int, found: FoundStore) -> ScanResult:
         taker = self._taker
-        return scan_log(files, start, durable_mark, taker.found, found_plain=taker.found_plain, seals=found.seals)
+        return scan_log(files, start, whole_mark, taker.found, found_plain=taker.found_plain, seals=found.seals)
 
     def _read_before(self, plan: StartPlan, found: FoundStore) -> None:
         """Read what lies before the start, for queues and an index that are not there."""

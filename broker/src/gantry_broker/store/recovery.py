@@ -9,6 +9,10 @@ follows, valid or not, was never promised and must never rise again. **Rot** is 
 cutting there would throw away good, acknowledged messages behind it. The durable mark tells them apart: it says
 how far the log was known to be on disk. Damage before it, with a whole record after it, is rot: it is reported and
 stepped over. Damage behind it ends the log. After a clean stop everything had been flushed, so the mark is infinite.
+
+A kill tears nothing: what a process has written is in the page cache, whole. So where only the process has ended, all
+that it had written is judged like what was flushed (``whole_mark``), but for what a write buffer still holds: there the
+log ends, and the buffer is replayed behind it.
 """
 
 from __future__ import annotations
@@ -88,6 +92,9 @@ class StartFacts:
     failed_flushed: int | None = None
     """Up to where the log was flushed when a flush failed, if one has."""
 
+    written: int = 0
+    """Up to where a process that was killed had written it, as far as no write buffer holds it; 0 if not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
@@ -98,6 +105,9 @@ class StartPlan:
     is_full: bool
     """Whether the whole log is read, since nothing says what may be skipped."""
 
+    whole_mark: int
+    """Up to where the log was whole when it was last used: damage before it is rot."""
+
 
 def plan_start(facts: StartFacts) -> StartPlan:
     """Where recovery begins to read and which damage it must take for rot."""
@@ -107,7 +117,9 @@ def plan_start(facts: StartFacts) -> StartPlan:
     mark = INFINITE if facts.is_clean else max(facts.sealed_flushed, start if is_point_usable else 0)
     if facts.failed_flushed is not None:
         mark = min(mark, max(facts.failed_flushed, start if is_point_usable else 0))
-    return StartPlan(start, mark, not is_point_usable)
+    # After a failed flush the page cache may have let go of what it held.
+    whole = mark if facts.failed_flushed is not None else max(mark, facts.written)
+    return StartPlan(start, mark, not is_point_usable, whole)
 
 
 @dataclass(slots=True)
@@ -121,13 +133,13 @@ class ScanResult:
     """Half-open ranges that hold rot."""
 
     lost_flushed: int = 0
-    """Bytes before the durable mark behind which nothing valid was found: flushed once, and gone."""
+    """Bytes before the mark behind which nothing valid was found: they were there once, and are gone."""
 
 
 def scan_log(
     files: Sequence[LogFile],
     start: int,
-    durable_mark: int,
+    whole_mark: int,
     found: Callable[[memoryview, int, int, int], None],
     *,
     found_plain: FoundPlain | None = None,
@@ -165,11 +177,11 @@ def scan_log(
             if check.fault is RecordFault.BLANK and offset + check.size == end:
                 offset = end
                 continue
-            after = _next_record(files[index:], offset, durable_mark, seals) if offset < durable_mark else None
+            after = _next_record(files[index:], offset, whole_mark, seals) if offset < whole_mark else None
             if after is None:
                 result.end = offset
-                if durable_mark != INFINITE:
-                    result.lost_flushed = max(0, durable_mark - offset)
+                if whole_mark != INFINITE:
+                    result.lost_flushed = max(0, whole_mark - offset)
                 return result
             result.damaged.append((offset, after))
             offset = after
@@ -177,11 +189,11 @@ def scan_log(
     return result
 
 
-def _next_record(files: Sequence[LogFile], damaged: int, durable_mark: int, seals: Seals) -> int | None:
-    """Where the first whole record after ``damaged`` begins, if that is not behind the durable mark."""
+def _next_record(files: Sequence[LogFile], damaged: int, whole_mark: int, seals: Seals) -> int | None:
+    """Where the first whole record after ``damaged`` begins, if that is not behind the mark."""
     for file in files:
         for offset in candidates(file, max(damaged + 1, file.base_offset), file.end_offset):
-            if offset > durable_mark:
+            if offset > whole_mark:
                 return None
             position, is_sealed = offset - file.base_offset, seals(offset).is_ours
             if check_record(file.view, position, physical_offset=offset, is_sealed=is_sealed).is_good:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from gantry_broker.store.identity import LOG_END_MAX
 from gantry_wire.message import RecordFault, check_record
 
 CHUNK_BYTES: Final = 1 << 20
@@ -118,6 +119,13 @@ def plan_replay(
             if not _is_same(buffer, buffer.start, stop, file_bytes):
                 plan.set_aside.append(SetAside(buffer, stop, reason))
     return plan
+
+
+def buffered_from(buffers: Sequence[FoundBuffer], expected: Expected | None) -> int:
+    """From where on the log's last bytes are in buffers that belong to it; ``LOG_END_MAX`` if none does."""
+    if expected is None:
+        return LOG_END_MAX
+    return min((one.start for one in buffers if _contradiction(one, expected) is None), default=LOG_END_MAX)
 
 
 def _contradiction(buffer: FoundBuffer, expected: Expected) -> str | None:

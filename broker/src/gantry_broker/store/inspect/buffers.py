@@ -13,7 +13,7 @@ from typing import Final
 
 from gantry_broker.ports.reading import LockHolder, ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
-from gantry_broker.store.replay import FoundBuffer, whole_records
+from gantry_broker.store.replay import Expected, FoundBuffer, buffered_from, whole_records
 from gantry_broker.store.write_buffer import BufferState, read_committed, read_facts, read_state
 
 NAME_PREFIX: Final = "buffer-"
@@ -93,6 +93,24 @@ def found_buffers(disk: ReadingDisk, directory: BufferDirectory) -> list[FoundBu
                 )
             )  # fmt: skip
     return found
+
+
+def expected_of(facts: StoreFacts) -> Expected | None:
+    """What a write buffer must say to be replayed."""
+    identity = facts.identity
+    if identity is None or not facts.log:
+        return None
+    return Expected(identity.uuid, identity.generation, identity.epoch, facts.log[0].size, facts.is_clean)
+
+
+def written_unbuffered(disk: ReadingDisk, facts: StoreFacts, boot_id: str, path: str | None = None) -> int:
+    """Up to where a killed process had written the log, as far as no write buffer holds it; 0 if that is not known."""
+    directory = buffer_directory(disk, facts, path)
+    if directory is None:
+        return facts.written(boot_id)
+    if directory.fault:
+        return 0
+    return min(facts.written(boot_id), buffered_from(found_buffers(disk, directory), expected_of(facts)))
 
 
 def map_file(disk: ReadingDisk, path: str) -> memoryview:

@@ -32,12 +32,12 @@ COPY_REMEDY: Final = "copy the store before anything else; a replica may still h
 class DamageJudge:
     """Judges every place where a walk stopped. Owned by the verification."""
 
-    def __init__(self, facts: StoreFacts, reader: LogReader, durable_mark: int, ground: Ground) -> None:
+    def __init__(self, facts: StoreFacts, reader: LogReader, whole_mark: int, ground: Ground) -> None:
         self.newest_ms = 0
         """The newest store time so far."""
         self._facts: Final = facts
         self._reader: Final = reader
-        self._mark: Final = durable_mark
+        self._mark: Final = whole_mark
         self._ground: Final = ground
         self._falls: Finding | None = None
         self._heads: Final[list[tuple[Finding, Message]]] = []

@@ -152,8 +152,11 @@ def read_small(disk: ReadingDisk, path: str) -> bytes | None:
         file.close()
 
 
-def plan_of(facts: StoreFacts, reader: LogReader) -> StartPlan:
-    """Where the next start begins to read, by the function that the start itself asks."""
+def plan_of(facts: StoreFacts, reader: LogReader, *, written: int = 0) -> StartPlan:
+    """Where the next start begins to read, by the function that the start itself asks.
+
+    ``written`` is what ``written_unbuffered`` says, where that was asked.
+    """
     start = StartFacts(
         is_clean=facts.is_clean,
         min_physical=facts.log_start,
@@ -162,6 +165,7 @@ def plan_of(facts: StoreFacts, reader: LogReader) -> StartPlan:
         point_through=facts.point.through if facts.point is not None else None,
         is_point_proved=is_point_proved(facts, reader),
         failed_flushed=facts.failed_flushed,
+        written=written,
     )
     return plan_start(start)
 

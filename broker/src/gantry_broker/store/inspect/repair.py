@@ -14,7 +14,13 @@ from collections.abc import Callable
 from typing import Final, final
 
 from gantry_broker.ports.reading import ReadingDisk
-from gantry_broker.store.inspect.buffers import buffer_directory, found_buffers, map_file
+from gantry_broker.store.inspect.buffers import (
+    buffer_directory,
+    expected_of,
+    found_buffers,
+    map_file,
+    written_unbuffered,
+)
 from gantry_broker.store.inspect.config_tables import config_tables
 from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts
 from gantry_broker.store.inspect.log_reader import LogReader
@@ -28,7 +34,7 @@ from gantry_broker.store.inspect.segments import (
 from gantry_broker.store.loss import missing_bytes
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.recovery import INFINITE, ScanResult, StartPlan, scan_log
-from gantry_broker.store.replay import Expected, plan_replay
+from gantry_broker.store.replay import plan_replay
 from gantry_broker.store.settings import StoreSettings
 
 Progress = Callable[[int, int], None]
@@ -95,7 +101,7 @@ class RepairPlanner:
     def _run(self, buffers_path: str | None) -> RepairPlan:
         plan, facts = self._plan, self._facts
         plan.refusal = refusal_of(self._disk, facts)
-        start = plan_of(facts, self._reader)
+        start = plan_of(facts, self._reader, written=written_unbuffered(self._disk, facts, self._boot_id, buffers_path))
         plan.read_from, plan.is_full = start.start, start.is_full
         if plan.refusal or not facts.log:
             plan.missing = [] if plan.refusal else missing_of(self._disk, facts, 0)
@@ -134,7 +140,7 @@ class RepairPlanner:
             after = next((at for at, one in enumerate(files[number + 1 :], number + 1)
                           if one.base_offset != files[at - 1].end_offset), len(files))  # fmt: skip
             begin = max(start.start, file.base_offset)
-            result = scan_log(files[number:after], begin, start.durable_mark, self._found, seals=facts.ours_from)
+            result = scan_log(files[number:after], begin, start.whole_mark, self._found, seals=facts.ours_from)
             damaged += result.damaged
             if result.end < files[after - 1].end_offset:
                 break
@@ -177,12 +183,11 @@ class RepairPlanner:
         """What becomes of the write buffers; where the log ends after it."""
         plan, facts = self._plan, self._facts
         directory = buffer_directory(self._disk, facts, path)
-        if directory is None or facts.identity is None:
+        expected = expected_of(facts)
+        if directory is None or expected is None:
             return result.end
         plan.buffers_path, plan.buffers_fault = directory.path, directory.fault
         found = found_buffers(self._disk, directory)
-        identity = facts.identity
-        expected = Expected(identity.uuid, identity.generation, identity.epoch, facts.log[0].size, facts.is_clean)
         replay = plan_replay(result.end, found, expected, self._file_bytes, begin=facts.log_start)
         for step in replay.steps:
             plan.buffers.append(

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from gantry_broker.ports.reading import ReadingDisk
+from gantry_broker.store.inspect.buffers import written_unbuffered
 from gantry_broker.store.inspect.damage import DamageJudge, check_file_heads
 from gantry_broker.store.inspect.facts import StoreFacts, plan_of, read_facts
 from gantry_broker.store.inspect.findings import Findings
@@ -51,6 +52,9 @@ class VerifyOrder:
     end: int | None = None
     is_quick: bool = False
     """Only what was written last: the log behind the recovery point (or its last file), and of the rest the ends."""
+
+    boot_id: str = ""
+    """The run of the machine on which the next start will be; empty where that is not known."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,7 +99,7 @@ class Verifier:
         self.report: Final = VerifyReport(root=root, is_in_use=self.facts.is_in_use, is_clean=self.facts.is_clean)
         self._reader: Final = LogReader(disk, self.facts.log, self.facts.ours_from)
         self._deleted: Final = self.facts.point.deleted if self.facts.point is not None else {}
-        plan = plan_of(self.facts, self._reader)
+        plan = plan_of(self.facts, self._reader, written=written_unbuffered(disk, self.facts, order.boot_id))
         self._start, self._end, self._is_whole = self._range(plan)
         self._ground: Final = Ground(
             findings=self.report.findings,
@@ -106,7 +110,7 @@ class Verifier:
             is_in_use=self.facts.is_in_use,
             trusted_end=0 if plan.is_full else plan.start,
         )
-        self._judge: Final = DamageJudge(self.facts, self._reader, plan.durable_mark, self._ground)
+        self._judge: Final = DamageJudge(self.facts, self._reader, plan.whole_mark, self._ground)
         self._queues: Final[dict[tuple[str, int], QueueCheck]] = {}
         self._index: Final = IndexCheck(disk, root, self._ground)
         self._told = 0
