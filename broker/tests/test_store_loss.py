@@ -169,6 +169,40 @@ def test_numbers_of_a_queue_that_ended_in_an_accepted_hole_are_never_used_again(
     assert world.messages("bills")[-1].queue_offset >= ends["bills", 0]
 
 
+@pytest.mark.parametrize("names", [slice(3, None), slice(2, 3), slice(2, None)], ids=["newest", "middle", "two"])
+def test_numbers_behind_the_last_recovery_point_are_never_used_again(kind: str, tmp_path: Path, names: slice) -> None:
+    """After a kill the files of the queues know more numbers than the point, and the log has lost the messages."""
+    world = make_world(kind, tmp_path)
+    world.open()
+    world.send("bills", 3)
+    world.store.flush()
+    world.clock.advance(60_000)
+    world.store.flush_step()
+    while world.store.wrote < 3 * SIZE - 2_000:
+        world.send("bills")
+        world.send("orders", queue_id=len(world.sent) // 2 % 2)
+    while world.store.wrote < 3 * SIZE + SIZE // 2:
+        world.send("rest")
+    world.store.flush()
+    ends = {queue: world.store.queue(*queue).end for queue in (("bills", 0), ("orders", 0), ("orders", 1), ("rest", 0))}
+    # The recovery point stays where it was; that more was durable is known by the checkpoint.
+    checkpoint = decode_checkpoint(world.disk.read_file(world.path("checkpoint")))
+    facts = checkpoint._replace(flushed=world.store.wrote, confirmed=world.store.wrote)
+    world.kill()
+    world.disk.write_file(world.path("checkpoint"), encode_checkpoint(facts))
+    delete(world, segments(world)[names])
+
+    for _ in range(2):
+        assert world.open().missing != []
+        world.close()
+    world.open()
+    world.store.accept_loss("a test")
+
+    for (topic, queue_id), end in ends.items():
+        _, [offset] = world.append([world.draft(topic, queue_id)])
+        assert offset >= end, (topic, queue_id)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_queues_built_again_from_a_log_with_an_accepted_hole_are_the_same(tmp_path: Path, case: str) -> None:
     """What stands for lost messages in a queue can be derived from the log, too."""

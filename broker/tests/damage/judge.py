@@ -181,6 +181,9 @@ class Judge:
         self._phases: Final = phases
         self._known: Final = {message.place: message for message in ledger.known}
         self._uniques: Final = {message.unique: message for message in ledger.known}
+        self._delivered: Final[dict[str, Known]] = {}
+        """What was owed and came in an earlier phase: if it is missing, a later report must name where it was."""
+        self._came: Final[dict[str, Known]] = {}
         self._owed: Final = {one.unique: one for one in ledger.owed}
         self._faults: list[Fault] = []
         self._notes: list[str] = []
@@ -208,6 +211,7 @@ class Judge:
                 self._judge_reading(reading)
             self._judge_states(phase)
             self._judge_owed(phase)
+            self._delivered.update(self._came)
             for text in phase.unseen:
                 self._fault(Sort.UNSEEN, text)
         self._judge_replicas()
@@ -323,6 +327,7 @@ class Judge:
             for message in queue.messages:
                 if message.place not in self._known and message.unique in self._owed:
                     self._known[message.place] = message
+                    self._came[message.unique] = message
 
     def _judge_bytes(self, reading: Reading, queue: QueueRead, expected: dict[tuple[str, int, int], Known]) -> None:
         for text in queue.rotten:
@@ -459,8 +464,13 @@ class Judge:
             if one.unique in served or is_waiting:
                 continue
             place = Known(one.topic, one.queue_id, -1, one.physical, 0, one.body, {})
+            delivered = self._delivered.get(one.unique)
+            if delivered is None:
+                is_covered = self._is_covered(place)
+            else:
+                is_covered = any(report.covers(delivered, file_bytes=self._case.file_bytes) for report in phase.reports)
             system = ("HALF", "OP_HALF") if one.is_half else ("SCHEDULE_TOPIC", "delayOffset")
-            if not self._is_covered(place) and not self._is_told(*system):
+            if not is_covered and not self._is_told(*system):
                 self._fault(Sort.NOT_DELIVERED, f"{one.topic}: {one.unique} of {one.physical}")
             else:
                 self._missing_reported += 1

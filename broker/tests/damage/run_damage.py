@@ -36,6 +36,8 @@ from damage.shard import Setup
 from damage.trial import DONE, judged, live, load_phase, phase_path, prepare_trial, world_name
 from damage.world import build_world
 
+from gantry_wire.structs import ready_structs
+
 ROOT: Final = Path(__file__).resolve().parents[3]
 RUNS: Final = ROOT / ".gantry"
 MEMORY: Final = Path("/dev/shm")
@@ -301,6 +303,7 @@ def main(
     base = MEMORY if MEMORY.is_dir() else RUNS
     directory = Path(tempfile.mkdtemp(prefix="gantry-damage-", dir=base))
     click.echo(f"seed {seed}, {len(planned)} trials, {jobs} at a time, in {directory}")
+    ready_structs()  # brokers in these processes have threads, as a broker's own process does
     run = Run(directory, seed, jobs, keeps=keep or replay is not None, lie=Lie(sabotage), has_processes=has_processes)
     failed = run.build_worlds(planned)
     for text in failed:

@@ -296,6 +296,16 @@ def test_what_is_owed_may_wait_until_a_loss_is_accepted_if_status_and_log_say_so
         assert sorts(waiting(trouble=trouble, line=line)[0]) == {Sort.NOT_DELIVERED}, (trouble, line)
 
 
+def test_what_was_owed_and_has_come_may_be_lost_with_its_own_place_only() -> None:
+    """Delivered in the first life and gone in the second: the range that was reported must hold the delivered one."""
+    queues = [QueueRead("Busy", 0, list(LEDGER.known))]
+    for text, is_good in (("lost [400, 500)", True), ("lost [300, 400)", False)):
+        first = good_phase()
+        second = Phase(readings=[good_reading(queues=queues)], reports=[Report("ERROR", text)])
+        found = sorts(Judge(case(), LEDGER, [first, second]).verdict())
+        assert found == (set() if is_good else {Sort.MISSING, Sort.NOT_DELIVERED}), text
+
+
 def test_nothing_waits_and_no_send_is_refused_once_the_loss_is_accepted() -> None:
     """A last life in which nothing was accepted excuses nothing either."""
     reading = good_reading(queues=[QueueRead("Busy", 0, list(LEDGER.known))])
