@@ -231,3 +231,16 @@ def test_sums_are_bounded_by_their_budget() -> None:
     one.release()
     two.learn(1, [record])
     assert two.proves(1, 1, bytes(record))
+
+
+def test_a_changed_byte_behind_the_head_of_a_blank_record_is_no_other_history(tmp_path: Path) -> None:
+    """A slave is compared by what it answers here: one flipped bit where nothing is must not have it refused."""
+    world = make_world("faulty", tmp_path)
+    world.open()
+    world.append([world.draft(body=bytes(7_000)) for _ in range(3)])
+    file_bytes = world.settings.mapped_file_size_commit_log
+    before = world.store.guard.records_through(0, file_bytes)
+    world.overwrite("commitlog/00000000000000000000", file_bytes - 100, b"\x04")
+
+    assert len(before) == file_bytes
+    assert world.store.guard.records_through(0, file_bytes) == before
