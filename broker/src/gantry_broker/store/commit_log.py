@@ -134,6 +134,10 @@ class CommitLog:
         """Where whole files are lost, and no operator has accepted it."""
         return [(base, base + self.file_size) for base, is_accepted in self.fillers if not is_accepted]
 
+    def filled_hole(self, base_offset: int) -> None:
+        """What the filler that begins there stood for is in the file again."""
+        self.fillers = [one for one in self.fillers if one[0] != base_offset]
+
     def _create_filler(self, base_offset: int, *, is_accepted: bool = False) -> MappedFile:
         """A file that stands for a lost one, durably. Raises ``StoreFull``."""
         file = self.files.create(base_offset, reserve=HEAD_BYTES)

@@ -12,7 +12,7 @@ records.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from typing import Final, NamedTuple, final
@@ -80,7 +80,10 @@ class LogCopier:
         *,
         seals: Seals,
         delay_levels_ms: tuple[int, ...],
+        damaged: Callable[[], Sequence[tuple[int, int]]] = tuple,
     ) -> None:
+        """``damaged`` says which ranges of the log hold no records any more, in order."""
+        self._damaged: Final = damaged
         self.seals = seals
         """Where records must have seals; changed with the store's epochs."""
 
@@ -261,7 +264,17 @@ class LogCopier:
                 position += _step(check, position)
 
     def _extents(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
-        """(begin, bytes from there on, end) of the parts of ``[start, end)`` that lie in one piece of memory."""
+        """(begin, bytes from there on, end) of the whole parts of ``[start, end)``, each in one piece of memory.
+
+        Damage of an earlier start was reported by this one. Its messages come back if a replica has them.
+        """
+        for damage_start, damage_end in self._damaged():
+            if start < damage_end and damage_start < end:
+                yield from self._pieces(start, max(start, damage_start))
+                start = min(end, damage_end)
+        yield from self._pieces(start, end)
+
+    def _pieces(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
         newest = self._log.newest(start)
         if newest and start + len(newest) == end:
             yield start, memoryview(newest), end
@@ -281,12 +294,12 @@ class LogCopier:
         Reads the log from there, which may be long: not for the loop.
         """
         self._dispatcher.drop_held()
-        start, newest_ms = self._dispatcher.dispatched, self._dispatcher.tail[2]
+        start, newest_ms, wrote = self._dispatcher.dispatched, self._dispatcher.tail[2], self._log.wrote
         for queue in self._queues:
             end = queue.end_before(start)
             if end < queue.end:
                 queue.rewind(end)
-        for place, view, stop in self._extents(start, self._log.wrote):
+        for place, view, stop in self._extents(start, wrote):
             position = place
             while position < stop:
                 if self._is_blank(position):
@@ -304,6 +317,8 @@ class LogCopier:
                         tail, newest_ms = position, max(newest_ms, facts.store_timestamp_ms)
                     position += check.size
                 self.pieces.append(Piece(position, tail, newest_ms))
+        if self.pieces and self.pieces[-1].end < wrote:
+            self.pieces.append(Piece(wrote, -1, newest_ms))  # there is damage at the end
 
     def hand_over(self) -> None:
         """This store becomes a master: what it has not shown yet is held by the dispatcher, its numbers are taken."""

@@ -85,6 +85,7 @@ class MessageStore:
         self.acked: int | None = None
         """Up to where enough slaves have the log; None where nobody waits for them."""
         self._taker: RecordTaker | None = None
+        self._stepped_over: list[tuple[int, int]] = []
         self._disk: Final = disk
         self._clock: Final = clock
         self._store_host: Final = store_host
@@ -174,10 +175,16 @@ class MessageStore:
         With ``is_tail_hidden`` consumers see only what the recovery point knows as shown; ``start_copying`` goes on.
         """
         report = self._life.open(progress, is_flushing=is_flushing, on_locked=on_locked, is_tail_hidden=is_tail_hidden)
+        self._stepped_over = report.damaged
         for start, end in report.damaged:
             if end <= self.wrote:
                 self.guard.report(start, end - start)  # and so healed as soon as a replica is connected
         return report
+
+    def _damaged_since_start(self) -> list[tuple[int, int]]:
+        """What the start has stepped over and no replica has given yet."""
+        known = {damage.start for damage in self.guard.damaged}
+        return [(start, end) for start, end in self._stepped_over if start in known]
 
     def close(self) -> None:
         """Stop cleanly: no more appends, commit and flush everything, remove the abort marker, let go of all files.
@@ -472,8 +479,9 @@ class MessageStore:
         self._taker = taker
         self._dispatcher.hold()
         copier = LogCopier(
-            self._log, self._dispatcher, self._queues, taker, seals=self.identity.ours_from, delay_levels_ms=levels_ms
-        )
+            self._log, self._dispatcher, self._queues, taker, seals=self.identity.ours_from,
+            delay_levels_ms=levels_ms, damaged=self._damaged_since_start,
+        )  # fmt: skip
         copier.take_over()
         return copier
 

@@ -36,7 +36,7 @@ from gantry_broker.store.recovery import (
 )
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.recovery_report import RecoveryReport
-from gantry_broker.store.replay import Expected, FoundBuffer, buffered_from, plan_replay
+from gantry_broker.store.replay import Expected, FoundBuffer, buffered_from, plan_refills, plan_replay
 from gantry_broker.store.replay_execute import execute_step, set_aside
 from gantry_broker.store.scrub import last_used, rewrite
 from gantry_broker.store.settings import StoreSettings
@@ -97,6 +97,8 @@ class Recovery:
             # Names that retention took away may be gone in the page cache only. Queues are cut to what is left of the
             # log, durably: if the names came back, their messages would be in no queue.
             commit_log.files.sync_directory()
+        self._report = report = RecoveryReport(is_clean=is_clean, start=0)
+        self._refill_holes(found)
         facts = StartFacts(
             is_clean=is_clean,
             min_physical=commit_log.min_physical,
@@ -110,7 +112,7 @@ class Recovery:
         plan = plan_start(facts)
         self.durable_mark = min(plan.durable_mark, facts.files_end)
         trusted = point if point is not None and not plan.is_full else None
-        self._report = report = RecoveryReport(is_clean=is_clean, start=plan.start)
+        report.start = plan.start
         commit_log.last_timestamp_ms = trusted.timestamp_ms if trusted is not None else 0
         taker.tail = trusted.tail if trusted is not None else -1
 
@@ -127,6 +129,8 @@ class Recovery:
         report.end, report.records, report.unknown_topics = result.end, taker.records, taker.unknown_topics
         report.lost_flushed_bytes = result.lost_flushed
         self._derived.restore_ends(point if point is not None and point.through < facts.min_physical else trusted)
+        if report.damaged:
+            self._derived.fill_to(report.queue_ends, max(result.end - 1, 0))
         self._cut(result, plan, is_clean=is_clean)
         self._make_durable(plan, found, result.end)
         points.reached(points.MID_RECOVERY)
@@ -165,6 +169,18 @@ class Recovery:
 
     # -- write buffers -------------------------------------------------------------------------------------------------
 
+    def _refill_holes(self, found: FoundStore) -> None:
+        """Bring back, durably, files in the middle that are gone and that a write buffer still has from the beginning.
+
+        The log is read as if they had never been away. Fillers are in their places, which are no end of the log: what
+        buffers hold could not be put behind it any more.
+        """
+        for step in plan_refills([hole for hole, _ in self._log.holes], found.buffers, found.expected):
+            execute_step(self._log, step)
+            self._log.filled_hole(step.start)
+            self._report.replayed_bytes += step.end - step.start
+            self._report.replayed_records += step.records
+
     def _replay(self, result: ScanResult, plan: StartPlan, found: FoundStore) -> ScanResult:
         """Put what only write buffers hold behind the end of the log, durably, and read it."""
         assert found.expected is not None, "without an identity no buffer is believed"
@@ -179,7 +195,8 @@ class Recovery:
                 "a write buffer does not belong into this log and was set aside",
                 extra={"buffer": aside.buffer.name, "path": path, "reason": aside.reason},
             )
-        self._report.replayed_bytes, self._report.replayed_records = replay.replayed_bytes, replay.replayed_records
+        self._report.replayed_bytes += replay.replayed_bytes
+        self._report.replayed_records += replay.replayed_records
         points.reached(points.AFTER_REPLAY)
         if not replay.steps:
             return result

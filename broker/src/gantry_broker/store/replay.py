@@ -121,6 +121,17 @@ def plan_replay(
     return plan
 
 
+def plan_refills(holes: Sequence[int], buffers: Sequence[FoundBuffer], expected: Expected | None) -> list[ReplayStep]:
+    """How files of the log that are gone come back, each from the buffer that has all of it, from its beginning on."""
+    steps: list[ReplayStep] = []
+    for buffer in buffers if expected is not None else ():
+        if buffer.start in holes and buffer.start == buffer.base_offset and _contradiction(buffer, expected) is None:
+            stop, records = whole_records(buffer, buffer.start)
+            if records:
+                steps.append(ReplayStep(buffer, buffer.start, stop, records))
+    return steps
+
+
 def buffered_from(buffers: Sequence[FoundBuffer], expected: Expected | None) -> int:
     """From where on the log's last bytes are in buffers that belong to it; ``LOG_END_MAX`` if none does."""
     if expected is None:

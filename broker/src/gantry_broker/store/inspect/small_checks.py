@@ -35,9 +35,9 @@ def check_files(facts: StoreFacts, findings: Findings) -> None:
         )
 
 
-def check_missing(disk: ReadingDisk, facts: StoreFacts, findings: Findings, end: int) -> None:
-    """Whether the log has what sealed files vouch for. It was read to its ``end``."""
-    for lost in missing_of(disk, facts, end):
+def check_missing(disk: ReadingDisk, facts: StoreFacts, findings: Findings, end: int, *, written: int) -> None:
+    """Whether the log has what sealed files vouch for, and was ``written``. It was read to its ``end``."""
+    for lost in missing_of(disk, facts, end, written=written):
         findings.add(
             Finding(
                 kind=Kind.MISSING,

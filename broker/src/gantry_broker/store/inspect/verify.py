@@ -99,7 +99,8 @@ class Verifier:
         self.report: Final = VerifyReport(root=root, is_in_use=self.facts.is_in_use, is_clean=self.facts.is_clean)
         self._reader: Final = LogReader(disk, self.facts.log, self.facts.ours_from)
         self._deleted: Final = self.facts.point.deleted if self.facts.point is not None else {}
-        plan = plan_of(self.facts, self._reader, written=written_unbuffered(disk, self.facts, order.boot_id))
+        self._written: Final = written_unbuffered(disk, self.facts, order.boot_id)
+        plan = plan_of(self.facts, self._reader, written=self._written)
         self._start, self._end, self._is_whole = self._range(plan)
         self._ground: Final = Ground(
             findings=self.report.findings,
@@ -224,7 +225,7 @@ class Verifier:
         self._ground.end = report.end if is_end_known else 0
         if is_end_known:
             self._judge.finish_log(report.end)
-            check_missing(self._disk, self.facts, self._ground.findings, report.end)
+            check_missing(self._disk, self.facts, self._ground.findings, report.end, written=self._written)
         newest_ms = self._judge.newest_ms if is_end_known else 0
         known = check_small(self._disk, self.facts, self._ground.findings, self._queue_end, newest_ms)
         for (topic, queue_id), queue in self._queues.items():
