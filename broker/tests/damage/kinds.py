@@ -45,6 +45,7 @@ class Kind(StrEnum):
     POINT = "recovery-point"
     LOG_END = "log-end"
     """How far the log was written; only where there are write buffers."""
+    HEADS = "log-heads"
     WHOLE = "whole"
     ROLE = "role"
     PROMISE = "promise"
@@ -77,7 +78,8 @@ IN_GROUPS: Final = frozenset({Kind.PROMISE, Kind.PROMISE_BAK})
 
 _SMALL: Final = {
     "checkpoint": Kind.CHECKPOINT, "abort": Kind.ABORT, "lock": Kind.LOCK, "store.json": Kind.STORE,
-    "store.json.bak": Kind.STORE_BAK, "recovery-point.json": Kind.POINT, "whole.json": Kind.WHOLE,
+    "store.json.bak": Kind.STORE_BAK, "recovery-point.json": Kind.POINT, "log-heads.json": Kind.HEADS,
+    "whole.json": Kind.WHOLE,
     "role.json": Kind.ROLE, "promise.json": Kind.PROMISE, "promise.json.bak": Kind.PROMISE_BAK,
     "flush-failed": Kind.FAILURE, "log-end": Kind.LOG_END,
     "retention-clock.json": Kind.RETENTION_CLOCK,

@@ -71,6 +71,12 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     log_end: int = 0
     """Up to where the log was on the disk when this was written: less at a start is a loss."""
 
+    former: str = ""
+    """The uuid that other files had when this was made for a log whose ``store.json`` was missing."""
+
+    cuts: int = 0
+    """How often the log's end was cut. Heads of files that were read before the last cut are not believed."""
+
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -88,6 +94,10 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     def epoch(self) -> int:
         """The number of the last epoch: of what is being written now."""
         return self.epochs[-1].epoch
+
+    def is_of(self, uuid: str) -> bool:
+        """Whether a file that names this store, or none, belongs here."""
+        return uuid in ("", self.uuid, self.former)
 
     def is_ours(self, offset: int) -> bool:
         """Whether the record that begins at ``offset`` must have a seal."""
@@ -136,10 +146,10 @@ class StoreIdentity(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, generation=self.generation + 1, epochs=epochs, log_end=durable)
 
 
-def new_identity(end: int) -> StoreIdentity:
+def new_identity(end: int, former: str = "") -> StoreIdentity:
     """Of a store that has no such file. Whatever is in its log, up to ``end``, is somebody else's."""
     epochs = [Epoch(1, 0)] if end == 0 else [Epoch(1, 0, is_ours=False), Epoch(2, end)]
-    return StoreIdentity(uuid=token_hex(16), generation=0, epochs=epochs)
+    return StoreIdentity(uuid=token_hex(16), generation=0, epochs=epochs, former=former)
 
 
 @final
@@ -185,6 +195,15 @@ class IdentityFile:
             f"empty: the broker copies everything from its master. Without either remove {self.path} and remove "
             f"{self.twin_path}: then no record that is in the log needs a seal, and the store has another name"
         )
+
+    def read_twin(self) -> StoreIdentity | None:
+        """What the copy says; None if there is none to believe."""
+        if not self._disk.exists(self.twin_path):
+            return None
+        try:
+            return decode_identity(self._disk.read_file(self.twin_path))
+        except (ValueError, msgspec.DecodeError):
+            return None
 
     def write(self, identity: StoreIdentity) -> None:
         """Replace both, durably. At any moment one of them is whole."""

@@ -21,12 +21,13 @@ from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, DiskLock
 from gantry_broker.store.abort_marker import AbortMarker
-from gantry_broker.store.checkpoint import Checkpoint
+from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.committer import Committer
 from gantry_broker.store.dispatcher import AppendedListener, Dispatcher
 from gantry_broker.store.existing import refuse_other_sizes
 from gantry_broker.store.failure import FailureRecord, StoreFailure
+from gantry_broker.store.file_heads import ComparedHeads, HeadKeeper, LogHeads, compare_heads, set_aside_file
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.flusher import Flusher
 from gantry_broker.store.identity import Epoch, IdentityFile, StoreIdentity, new_identity
@@ -50,6 +51,7 @@ from gantry_broker.store.opening import (
     write_or_keep,
     written_by_others_from,
 )
+from gantry_broker.store.ownership import own_files
 from gantry_broker.store.point_writer import PointWriter
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_taker import Progress
@@ -65,6 +67,14 @@ log = logging.getLogger(__name__)
 def _doubted(point: RecoveryPoint | None) -> RecoveryPoint | None:
     """The point, vouching for nothing: all of the log is read, and everything derived is built from it."""
     return None if point is None else msgspec.structs.replace(point, through=-1, tail=-1)
+
+
+def _with_cuts(identity: StoreIdentity, heads: LogHeads | None, end: int) -> StoreIdentity:
+    """The identity, which counts it when this start has cut away, or found lost, the beginning of a file."""
+    if heads is None:
+        return identity
+    is_cut = any(head.base_offset >= end for head in heads.heads)
+    return msgspec.structs.replace(identity, cuts=max(identity.cuts, heads.cuts) + is_cut)
 
 
 @final
@@ -108,9 +118,10 @@ class StoreLife:
         """Whether the log was thrown away since this start, and began anew."""
         self.failure: Final = StoreFailure(self.log, self._failure_record, on_fatal)
         self.flusher: Final = Flusher(settings.flush, clock, self.log, self.failure, on_progress)
+        self._heads: Final = HeadKeeper(disk, root, self.log)
         self.points: Final = PointWriter(
             settings.flush, clock, self.log, self.dispatcher, self.queues, self.index, self._checkpoint,
-            self._point_file, self.flusher, self.failure,
+            self._point_file, self.flusher, self.failure, self._heads, lambda: self.identity,
         )  # fmt: skip
         self.pools: Final = OpenPools(settings.pool, open_volume, file_size=settings.mapped_file_size_commit_log)
         self.committer: Committer | None = None
@@ -174,13 +185,17 @@ class StoreLife:
     def _recover(self, progress: Progress | None, *, is_tail_hidden: bool) -> RecoveryReport:
         is_clean = not self._abort.is_present()
         checkpoint = self._checkpoint.read()
-        identity = self._identity_file.read()
-        self.loss = self._loss_file.read()
         point = self._point_file.read()
+        heads = self._heads.read()
+        compared = self._compare(heads, checkpoint)
+        own = own_files(self._identity_file, point, heads, compared)
+        identity, point, heads = own.identity, own.point, own.heads
+        self.loss = self._loss_file.read()
         report_missing_files(
             self._disk, self.root, identity=identity, point=point, checkpoint=checkpoint, is_clean=is_clean
         )
         refuse_other_sizes(point, self.settings, self._disk, self.root)
+        set_aside = self._set_foreign_aside(identity, heads, compared)
         self.log.load()
         others_from = written_by_others_from(checkpoint, point, self.log.min_physical)
         self.pools.open(identity)
@@ -199,6 +214,7 @@ class StoreLife:
         )
         recovery = Recovery(self._disk, self.settings, self.log, self.queues, self.index, self._point_file)
         report = self._run(recovery, found, progress)
+        report.set_aside = set_aside + report.set_aside
         report.buffers_present = self.pools.present
         report.had_failed_flush = found.failed_flushed is not None
         vouched = vouched_range(point, checkpoint, identity, self.loss, written=found.written)
@@ -212,7 +228,9 @@ class StoreLife:
             others_from = first_unsealed(self.log, identity, others_from, report.end)
             if others_from is None:
                 log.warning("the checkpoint is damaged and not used", extra={"path": f"{self.root}/checkpoint"})
-        self._begin(identity or new_identity(report.end), report, others_from)
+        if identity is None:
+            identity = new_identity(report.end, former=own.store)
+        self._begin(_with_cuts(identity, heads, report.end), report, others_from)
         self.dispatcher.index = self.index
         self.dispatcher.dispatched = report.end
         self.dispatcher.tail = (report.end, recovery.tail, self.log.last_timestamp_ms)
@@ -227,6 +245,23 @@ class StoreLife:
             raise StoreUnusable(f"the store in {self.root} was recovered, but not flushed: {error}") from error
         self._failure_record.remove()
         return report
+
+    def _compare(self, heads: LogHeads | None, checkpoint: CheckpointFacts) -> ComparedHeads:
+        """Compare the log's files with their heads. Not where RocketMQ has used the store since: it may cut."""
+        if not checkpoint.is_ours:
+            return ComparedHeads()
+        return compare_heads(
+            self._disk.open, self.log.files.directory, heads, self.settings.mapped_file_size_commit_log
+        )
+
+    def _set_foreign_aside(
+        self, identity: StoreIdentity | None, heads: LogHeads | None, compared: ComparedHeads
+    ) -> list[str]:
+        """Move files that do not belong there out of the log, where they are missing then; where they are now."""
+        if identity is None or heads is None or heads.cuts < identity.cuts:
+            return []
+        self._heads.believe(heads.heads)
+        return [set_aside_file(self._disk, self.root, foreign) for foreign in compared.foreign]
 
     def _hide(self, shown: int) -> None:
         """What lies behind ``shown`` was perhaps never confirmed: whoever copies or waits for slaves shows it again."""
@@ -369,11 +404,14 @@ class StoreLife:
             self.pools.pool.identity = self.identity
 
     def vouch_for(self, end: int) -> None:
-        """Have no more than ``[0, end)`` of the log vouched for by what is not derived, before more of it is cut."""
+        """Have the store's identity vouch for no more than ``[0, end)`` of the log, before more of it is cut.
+
+        It counts the cut, too: heads of files in a recovery point that was written before are not believed any more.
+        """
         self.log_end.lower(end)
-        if self.identity.log_end > end:
-            self.identity = msgspec.structs.replace(self.identity, log_end=end)
-            self._identity_file.write(self.identity)
+        identity = self.identity
+        self.identity = msgspec.structs.replace(identity, log_end=min(identity.log_end, end), cuts=identity.cuts + 1)
+        self._identity_file.write(self.identity)
 
     def vouch_for_nothing(self, begin: int) -> None:
         """Have no file vouch for anything: the log is going to be thrown away, and to begin anew at ``begin``."""

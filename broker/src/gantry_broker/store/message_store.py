@@ -3,6 +3,7 @@
 One directory, laid out as RocketMQ lays it out, and small files of ours:
 
     commitlog/  consumequeue/<topic>/<queue>/  index/  checkpoint  abort  lock  recovery-point.json  store.json
+    log-heads.json
 
 The parts are in files of their own; this one joins them. ``open`` and ``close`` wait for the disk; nothing else does,
 so everything else may run in the event loop's thread, and must. Threads move the positions meanwhile, and say so

@@ -19,6 +19,7 @@ from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.checkpoint import CheckpointFacts
 from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.file_heads import HEADS_FILE
 from gantry_broker.store.identity import LOG_END_MAX, IdentityFile, StoreIdentity
 from gantry_broker.store.recovery import Seals, no_seals, scan_log
 from gantry_broker.store.recovery_point import RecoveryPoint
@@ -58,6 +59,8 @@ def report_missing_files(
             )
     elif is_clean:
         effects = {"recovery-point.json": "the whole log is read", "checkpoint": "the recovery point is used alone"}
+        if point is not None and point.store:  # an earlier version wrote no heads
+            effects[HEADS_FILE] = "this start cannot notice log files of another store"
         for name, effect in effects.items():
             if not disk.exists(f"{root}/{name}"):
                 facts = {"path": f"{root}/{name}", "effect": effect}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Callable
 from typing import Final, final
 
 from gantry_broker.errors import FlushFailed
@@ -19,7 +20,9 @@ from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.dispatcher import Dispatcher
 from gantry_broker.store.failure import StoreFailure
+from gantry_broker.store.file_heads import HeadKeeper
 from gantry_broker.store.flusher import Flusher
+from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
@@ -49,6 +52,8 @@ class PointWriter:
         point_file: RecoveryPointFile,
         flusher: Flusher,
         failure: StoreFailure,
+        heads: HeadKeeper,
+        identity: Callable[[], StoreIdentity],
     ) -> None:
         self.deleted: dict[str, int] = {}
         self._settings: Final = settings
@@ -61,6 +66,8 @@ class PointWriter:
         self._point_file: Final = point_file
         self._flusher: Final = flusher
         self._failure: Final = failure
+        self._heads: Final = heads
+        self._identity: Final = identity
         self._worker: Final = Worker("gantry-point", settings.checkpoint_interval_ms, self.step)
         self._is_point_requested = False
         self._is_point_refused = False
@@ -89,6 +96,7 @@ class PointWriter:
                 self._write_point()
             if is_requested or now_ms - self._checkpoint_at_ms >= self._settings.checkpoint_interval_ms:
                 self._checkpoint_at_ms = now_ms
+                self._heads.write(self._identity(), self._log.flushed)
                 self._write_checkpoint()
         except FlushFailed:
             return False
@@ -109,6 +117,8 @@ class PointWriter:
         if self._failure.error is not None:
             return False
         try:
+            self._flusher.flush()
+            self._heads.write(self._identity(), self._log.flushed)
             self._write_point()
             self._write_checkpoint()
         except FlushFailed:
@@ -158,6 +168,7 @@ class PointWriter:
             index=index_point, index_files=index_files, min_physical=min_physical, starts=starts,
             deleted=deleted, damaged=damaged,
             log_file_bytes=self._log.file_size, queue_file_bytes=self._queues.file_size,
+            store=self._identity().uuid,
         )  # fmt: skip
         if point != self._point and self._replace_point(point):
             self._point = point

@@ -70,6 +70,9 @@ class RecoveryPoint(msgspec.Struct, frozen=True):
     """The size of the log's files, so that a truncated one is not taken for the setting; 0 from an older version."""
 
     queue_file_bytes: int = 0
+    store: str = ""
+    """The uuid of the store; empty from an older version."""
+
     format: int = FORMAT
 
 

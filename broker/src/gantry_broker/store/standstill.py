@@ -65,8 +65,8 @@ def cut_log(life: StoreLife, end: int, epochs: Sequence[Epoch] | None = None) ->
         return 0
     with standstill(life):
         if cut_bytes:
-            _forget_derived(life, end)
             life.vouch_for(end)
+            _forget_derived(life, end)
             log.cut(end)
         life.adopt_epochs(kept)
     return cut_bytes

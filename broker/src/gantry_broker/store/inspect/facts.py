@@ -15,6 +15,7 @@ import msgspec
 
 from gantry_broker.ports.reading import LockHolder, ReadingDisk
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint
+from gantry_broker.store.file_heads import HEADS_FILE, ComparedHeads, LogHeads, compare_heads
 from gantry_broker.store.filler import HEAD_BYTES, is_accepted_filler, is_filler
 from gantry_broker.store.identity import StoreIdentity, decode_identity
 from gantry_broker.store.inspect.log_reader import LogReader
@@ -22,6 +23,7 @@ from gantry_broker.store.inspect.segments import Segment, segments_of, usual_siz
 from gantry_broker.store.log_end import LogEndOwner, decode_log_end
 from gantry_broker.store.loss import LossRecord, LostRange, find_missing, vouched_range
 from gantry_broker.store.opening import seals_of, written_by_others_from
+from gantry_broker.store.ownership import Stranger, find_stranger
 from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, plan_start
 from gantry_broker.store.recovery_point import FORMAT, RecoveryPoint
 from gantry_broker.store.sealed_file import decode_sealed
@@ -42,6 +44,11 @@ class StoreFacts:
     """Whether the last stop was clean: there is no ``abort``. Of a store in use it says nothing."""
 
     log: tuple[Segment, ...]
+    """The log's files, but for those that a start would set aside."""
+
+    foreign: tuple[Segment, ...]
+    """Files that do not belong where they are. Of a store in use nothing is known: its log may be cut meanwhile."""
+
     identity: StoreIdentity | None
     identity_fault: str
     """Why the identity, or its better copy, cannot be used; empty when all is well or there is none."""
@@ -94,9 +101,31 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
     is_clean = disk.facts(f"{root}/abort") is None
     identity, identity_fault = _read_identity(disk, root)
     point, point_fault = _read_point(disk, root)
+    twin = _decode_identity(disk, f"{root}/store.json.bak")
     data = read_small(disk, f"{root}/checkpoint")
     checkpoint = decode_checkpoint(data[:CHECKPOINT_BYTES]) if data is not None else None
     log = segments_of(disk, f"{root}/commitlog")
+    heads = _read_heads(disk, root)
+    compared = ComparedHeads()
+    if checkpoint is None or checkpoint.is_ours:
+        compared = compare_heads(disk.open, f"{root}/commitlog", heads, usual_size(log))
+    foreign: tuple[Segment, ...] = ()
+    if identity is not None:
+        match find_stranger(identity, twin, point, heads, compared):
+            case Stranger.IDENTITY:
+                identity, identity_fault = twin, "store.json was written by another store"
+            case Stranger.BOTH_COPIES | Stranger.ONE_COPY as stranger:
+                identity, identity_fault = None, f"another store wrote {stranger.value}"
+            case None:
+                pass
+    if identity is not None:
+        if point is not None and not identity.is_of(point.store):
+            point, point_fault = None, "it was written by another store"
+        is_believed = heads is not None and identity.is_of(heads.store) and heads.cuts >= identity.cuts
+        if is_believed and holder is None:
+            bases = {one.base_offset for one in compared.foreign}
+            foreign = tuple(segment for segment in log if segment.base_offset in bases)
+            log = tuple(segment for segment in log if segment.base_offset not in bases)
     others_from = None
     if checkpoint is not None:
         others_from = written_by_others_from(checkpoint, point, log[0].base_offset if log else 0)
@@ -105,6 +134,7 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
         holder=holder,
         is_clean=is_clean,
         log=log,
+        foreign=foreign,
         identity=identity,
         identity_fault=identity_fault,
         checkpoint=checkpoint,
@@ -199,6 +229,14 @@ def _read_identity(disk: ReadingDisk, root: str) -> tuple[StoreIdentity | None, 
     return None, "" if is_absent else "; ".join(faults)
 
 
+def _decode_identity(disk: ReadingDisk, path: str) -> StoreIdentity | None:
+    data = read_small(disk, path)
+    try:
+        return None if data is None else decode_identity(data)
+    except (ValueError, msgspec.DecodeError):
+        return None
+
+
 def _read_point(disk: ReadingDisk, root: str) -> tuple[RecoveryPoint | None, str]:
     data = read_small(disk, f"{root}/recovery-point.json")
     if data is None:
@@ -213,6 +251,14 @@ def _read_point(disk: ReadingDisk, root: str) -> tuple[RecoveryPoint | None, str
     except (ValueError, msgspec.DecodeError) as exc:
         return None, str(exc)
     return point, ""
+
+
+def _read_heads(disk: ReadingDisk, root: str) -> LogHeads | None:
+    data = read_small(disk, f"{root}/{HEADS_FILE}")
+    try:
+        return None if data is None else decode_sealed(data, LogHeads)
+    except ValueError:
+        return None
 
 
 def _read_loss(disk: ReadingDisk, root: str) -> LossRecord:

@@ -19,6 +19,18 @@ DELETE_REMEDY: Final = "stop the broker and delete it: the next start makes it a
 
 def check_files(facts: StoreFacts, findings: Findings) -> None:
     """The log's files, by names and sizes."""
+    for segment in facts.foreign:
+        findings.add(
+            Finding(
+                kind=Kind.LOG_FILE,
+                harm=Harm.LOST,
+                text=f"{segment.path} is not the file that was written here",
+                remedy="put this store's own file back; else the next start sets it aside, and its range is missing",
+                offset=segment.base_offset,
+                length=segment.size,
+                path=segment.path,
+            )
+        )
     for fault in segment_faults(facts.log, usual_size(facts.log)):
         if fault.is_hole:
             continue  # see ``check_missing``

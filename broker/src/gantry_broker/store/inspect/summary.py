@@ -237,7 +237,7 @@ def next_start(summary: StoreSummary, plan: StartPlan, facts: StoreFacts) -> str
     if facts.is_in_use:
         return "A broker has it open: a second start would refuse, and touch nothing."
     if facts.identity is None and facts.identity_fault:
-        return "A start would refuse: both copies of store.json are damaged."
+        return f"A start would refuse: the store's identity cannot be used: {facts.identity_fault}."
     unusable = [table.name for table in summary.tables if not table.is_usable]
     if unusable:
         return f"A start would refuse: config/{unusable[0]}.json and its copy (.bak) cannot be read."

@@ -1,0 +1,240 @@
+"""Whose a log file is: a small file keeps a checksum of the first record of each log file, and a start compares.
+
+    commitlog   | file 0: first record ... | file 1: first record ... | file 2: zeros, made ahead |
+    heads         (0, CRC-32)                (16384, CRC-32)            none: nothing is in it yet
+
+    <root>/log-heads.json   a sealed document: the store, how often its log was cut, the heads
+
+A record carries its offset and a seal, but no name of its store. A file of another store that lies at the same place
+would be served as ours. The first record of a file never changes once it is on the disk, unless the log is cut before
+it, and two stores never have the same one: it holds times, addresses and a unique key.
+
+The rule it guards: **a file is foreign only if it begins with a whole, sealed record that is another one than ours.**
+Bytes that are no whole record are rot or a loss, which others report. Only sealed records are kept here, so that a bit
+that flips where RocketMQ wrote no seal cannot make a file look foreign. So files that RocketMQ has written are not
+compared. Nor is a file of this store that is in the place of another ours: it begins with another record, too.
+
+A cut takes heads back: what is behind it is written anew. The identity counts cuts, durably before each, and heads that
+were read before the last one are not believed (``StoreIdentity.cuts``).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol, final
+from zlib import crc32
+
+import msgspec
+
+from gantry_broker.ports.disk import Disk
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.file_queue import make_durable_directory
+from gantry_broker.store.identity import StoreIdentity
+from gantry_broker.store.mapped_file import file_name
+from gantry_broker.store.replay_execute import SET_ASIDE
+from gantry_broker.store.sealed_file import read_sealed, write_sealed
+from gantry_wire.message import PHYSICAL_OFFSET_POSITION, RECORD_BYTES_MIN, check_record
+from gantry_wire.seal import has_seal
+
+log = logging.getLogger(__name__)
+
+HEADS_FILE: Final = "log-heads.json"
+_SIZE_BYTES: Final = 4
+
+
+class FileHead(NamedTuple):
+    """By which record a log file begins."""
+
+    base_offset: int
+    crc: int
+    """CRC-32 of the whole record."""
+
+
+class LogHeads(msgspec.Struct, frozen=True):
+    """What the file says."""
+
+    store: str
+    """The uuid of the store."""
+
+    cuts: int
+    """The ``cuts`` of the identity when the heads were read."""
+
+    heads: list[FileHead]
+
+
+class OpenFile(Protocol):
+    """What is needed of an open file, for a broker and for tools that only read."""
+
+    @property
+    def size(self) -> int: ...
+
+    def pread(self, length: int, position: int) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class FirstRecord(NamedTuple):
+    """The whole, sealed record at the beginning of a file."""
+
+    own_offset: int
+    """Where in a log it lies, as it says itself."""
+
+    crc: int
+
+
+def first_record(file: OpenFile, file_bytes: int) -> FirstRecord | None:
+    """The first record of a log file; None unless it is whole and sealed."""
+    try:
+        size = int.from_bytes(file.pread(_SIZE_BYTES, 0), "big")
+        if not RECORD_BYTES_MIN <= size <= file_bytes:
+            return None
+        data = memoryview(file.pread(size, 0))
+    except OSError:
+        return None  # what the disk cannot read is damage, and reported by who reads the log
+    check = check_record(data, 0, is_sealed=True)
+    if not check.is_good or check.size != len(data) or not has_seal(data, len(data)):
+        return None
+    own = int.from_bytes(data[PHYSICAL_OFFSET_POSITION : PHYSICAL_OFFSET_POSITION + 8], "big")
+    return FirstRecord(own, crc32(data))
+
+
+@final
+class HeadKeeper:
+    """The heads of one log's files, each read once, and the file that keeps them.
+
+    Owned by the thread that writes recovery points, and by the one that opens the store before that.
+    """
+
+    def __init__(self, disk: Disk, root: str, commit_log: CommitLog) -> None:
+        self._disk: Final = disk
+        self._path: Final = f"{root}/{HEADS_FILE}"
+        self._log: Final = commit_log
+        self._written: LogHeads | None = None
+        self._crcs: dict[int, int | None] = {}
+        """By where a file begins; None for one that begins with no sealed record of its place."""
+
+    def __repr__(self) -> str:
+        return f"<HeadKeeper files={len(self._crcs)}>"
+
+    def read(self) -> LogHeads | None:
+        """What the file says; None if there is none to believe."""
+        try:
+            return read_sealed(self._disk, self._path, LogHeads)
+        except ValueError as exc:
+            log.warning(
+                "log-heads.json is damaged: this start cannot notice log files of another store",
+                extra={"path": self._path, "reason": str(exc)},
+            )
+            return None
+
+    def believe(self, heads: Sequence[FileHead]) -> None:
+        """These were compared with the files, as far as their first records can be read."""
+        self._crcs = {head.base_offset: head.crc for head in heads}
+
+    def write(self, identity: StoreIdentity, end: int) -> None:
+        """Keep the heads of files that begin before ``end``, where the log is durable; what lies behind is forgotten.
+
+        Durable when this returns. A disk that is too full keeps an older file: it says less, and nothing wrong.
+        """
+        crcs: dict[int, int | None] = {}
+        for file in self._log.files.files:
+            base = file.base_offset
+            if base < end:
+                crcs[base] = self._crcs[base] if base in self._crcs else self._read_head(file.path, base)
+        self._crcs = crcs
+        heads = [FileHead(base, crc) for base, crc in crcs.items() if crc is not None]
+        now = LogHeads(identity.uuid, identity.cuts, heads)
+        if now == self._written:
+            return
+        try:
+            write_sealed(self._disk, self._path, now)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            log.warning("the disk is too full to write log-heads.json", extra={"reason": str(exc)})
+            return
+        self._written = now
+
+    def _read_head(self, path: str, base_offset: int) -> int | None:
+        """The head of one file, which is opened here once more: retention may close the log's own meanwhile."""
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            return None
+        try:
+            found = first_record(file, self._log.file_size)
+        finally:
+            file.close()
+        return found.crc if found is not None and found.own_offset == base_offset else None
+
+
+class ForeignFile(NamedTuple):
+    """A log file that is not the one that was there."""
+
+    base_offset: int
+    own_offset: int
+    """Where its first record belongs: in another store, or elsewhere in this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedHeads:
+    """What a start has found."""
+
+    same: list[FileHead] = field(default_factory=list)
+    """Of files that begin as they did."""
+
+    foreign: list[ForeignFile] = field(default_factory=list)
+    """Files that begin with a whole record that is not ours."""
+
+
+def compare_heads(
+    open_file: Callable[[str], OpenFile], directory: str, known: LogHeads | None, file_bytes: int
+) -> ComparedHeads:
+    """Compare the log's files in ``directory`` with their heads. Files of another size are left to who opens them."""
+    compared = ComparedHeads()
+    for head in known.heads if known is not None else ():
+        try:
+            file = open_file(f"{directory}/{file_name(head.base_offset)}")
+        except FileNotFoundError:
+            continue
+        try:
+            found = first_record(file, file_bytes) if file.size == file_bytes else None
+        finally:
+            file.close()
+        if found is not None and found.crc == head.crc:
+            compared.same.append(head)
+        elif found is not None:
+            compared.foreign.append(ForeignFile(head.base_offset, found.own_offset))
+    return compared
+
+
+def set_aside_file(disk: Disk, root: str, foreign: ForeignFile) -> str:
+    """Move a log file to ``<root>/set-aside``, with a note why; where it is now. Durable when this returns."""
+    directory, name = f"{root}/{SET_ASIDE}", file_name(foreign.base_offset)
+    make_durable_directory(disk, directory)
+    number = 1
+    while disk.exists(path := f"{directory}/commitlog-{name}-{number}"):
+        number += 1
+    reason = "this file was written by another store"
+    if foreign.own_offset != foreign.base_offset:
+        reason = f"this file belongs to offset {foreign.own_offset}, of this store or another one"
+    note = {"reason": reason, "start": foreign.base_offset, "own_offset": foreign.own_offset}
+    disk.write_file(f"{path}.json", msgspec.json.format(msgspec.json.encode(note)))
+    disk.rename(f"{root}/commitlog/{name}", path)
+    disk.sync_directory(directory)
+    disk.sync_directory(f"{root}/commitlog")
+    log.error(
+        "a log file is not the one that was written here and was set aside",
+        extra={
+            "path": f"{root}/commitlog/{name}",
+            "offset": foreign.base_offset,
+            "reason": reason,
+            "set_aside": path,
+            "remedy": "put this store's own file back there while the broker is stopped, follow a master that has it, "
+            "or accept the loss with `gantry ha accept-loss`",
+        },
+    )
+    return path

@@ -1,0 +1,536 @@
+"""A log file, a ``store.json`` or a recovery point of another store is noticed at a start; a healthy store never is."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gantry_broker.errors import ConfigCorrupt
+from gantry_broker.store import file_heads, life
+from gantry_broker.store.checkpoint import CHECKPOINT_BYTES
+from gantry_broker.store.file_heads import FileHead, LogHeads
+from gantry_broker.store.identity import Epoch, IdentityFile
+from gantry_broker.store.inspect.findings import Harm, Kind
+from gantry_broker.store.inspect.summary import inspect_store
+from gantry_broker.store.loss import LossCause
+from gantry_broker.store.sealed_file import read_sealed, write_sealed
+from gantry_broker.testing.head import remove_before as remove_head
+from gantry_broker.testing.reading_twin import ReadingTwin
+from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_broker.testing.verifying import verify
+
+SIZE = 16 * 1024
+"""Of a log file."""
+
+
+def segments(world: StoreWorld) -> list[str]:
+    return sorted(world.disk.list(world.path("commitlog")))
+
+
+def fill(world: StoreWorld, word: str = "message", *, end: int = 3 * SIZE + SIZE // 2) -> None:
+    """Append until the log ends behind ``end``. Two words of one length make the same offsets."""
+    while world.store.wrote < end:
+        for topic in ("orders", "bills"):
+            world.append([world.draft(topic, body=b"%s %05d" % (word.encode(), len(world.sent)))])
+            world.clock.advance(1)
+    world.store.flush()
+    world.clock.advance(60_000)
+    world.store.flush_step()
+
+
+def make(kind: str, tmp_path: Path, word: str = "message") -> StoreWorld:
+    """A store whose log has four files, the last one begun."""
+    world = make_world(kind, tmp_path / word)
+    world.open()
+    fill(world, word)
+    return world
+
+
+@pytest.fixture(params=["real", "faulty"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def stop(world: StoreWorld, *, is_clean: bool) -> None:
+    world.close() if is_clean else world.kill()
+
+
+def take(world: StoreWorld, other: StoreWorld, name: str) -> None:
+    """Replace a file of a store by that of another."""
+    world.disk.write_file(world.path(name), other.disk.read_file(other.path(name)))
+
+
+HEADS = "log-heads.json"
+
+
+def heads_of(world: StoreWorld) -> LogHeads:
+    heads = read_sealed(world.disk, world.path(HEADS), LogHeads)
+    assert heads is not None
+    return heads
+
+
+def write_heads(world: StoreWorld, heads: LogHeads) -> None:
+    write_sealed(world.disk, world.path(HEADS), heads)
+
+
+def assert_healthy(world: StoreWorld) -> None:
+    """Start, and find nothing."""
+    report = world.open()
+    assert (report.set_aside, report.missing, report.damaged) == ([], [], [])
+    assert world.altered() is None
+    for topic in ("orders", "bills"):
+        assert world.bodies(topic) == world.sent_bodies(topic)
+
+
+# -- log files ---------------------------------------------------------------------------------------------------------
+
+CASES: dict[str, tuple[list[int], LossCause]] = {
+    "first": ([0], LossCause.HEAD),
+    "two first": ([0, 1], LossCause.HEAD),
+    "middle": ([1], LossCause.MIDDLE),
+    "newest": ([3], LossCause.TAIL),
+    "all": ([0, 1, 2, 3], LossCause.ALL),
+}
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
+@pytest.mark.parametrize("case", CASES)
+def test_log_file_of_another_store_is_set_aside_and_missed(
+    kind: str, tmp_path: Path, case: str, is_clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A foreign file is moved away, named and kept; what ours held there is a loss, and nothing of it is served."""
+    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    end = world.store.wrote
+    stop(world, is_clean=is_clean)
+    stop(other, is_clean=is_clean)
+    numbers, cause = CASES[case]
+    names = [segments(world)[number] for number in numbers]
+    for name in names:
+        take(world, other, f"commitlog/{name}")
+    report = world.open()
+    assert [lost.cause for lost in report.missing] == [cause], report
+    assert report.missing[0].start == int(names[0])
+    assert report.missing[0].end == min(int(names[-1]) + SIZE, end)
+    assert [world.disk.read_file(path) for path in report.set_aside] == [
+        other.disk.read_file(other.path(f"commitlog/{name}")) for name in names
+    ]
+    reported = [line for line in caplog.records if "not the one that was written here" in line.getMessage()]
+    assert [line.__dict__["path"] for line in reported] == [world.path(f"commitlog/{name}") for name in names]
+    assert all(line.levelno == logging.ERROR and "accept-loss" in line.__dict__["remedy"] for line in reported)
+    for topic in ("orders", "bills"):
+        assert set(world.bodies(topic)) <= set(world.sent_bodies(topic))
+    world.store.accept_loss("a test")
+    fill(world, end=world.store.wrote + SIZE)
+    for _ in range(2):
+        world.close()
+        report = world.open()
+        assert (report.missing, report.set_aside) == ([], [])
+
+
+def test_without_the_comparison_a_log_file_of_another_store_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin of the test above: its assertions fail when the guard is off."""
+    monkeypatch.setattr(life, "compare_heads", lambda *_: file_heads.ComparedHeads())
+    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world.close()
+    other.close()
+    take(world, other, f"commitlog/{segments(world)[1]}")
+    report = world.open()
+    assert (report.missing, report.set_aside, report.damaged) == ([], [], [])
+    assert not set(world.bodies("orders")) <= set(world.sent_bodies("orders"))
+
+
+@pytest.mark.parametrize("cause", ["first", "middle", "newest"])
+def test_own_file_that_is_put_back_makes_the_log_whole(kind: str, tmp_path: Path, cause: str) -> None:
+    """The remedy in the report works: nothing is missing once the store's own file is in its place again."""
+    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    world.close()
+    other.close()
+    name = f"commitlog/{segments(world)[CASES[cause][0][0]]}"
+    own = world.disk.read_file(world.path(name))
+    take(world, other, name)
+    assert world.open().missing
+    world.close()
+    world.disk.write_file(world.path(name), own)
+    assert_healthy(world)
+
+
+def test_foreign_file_that_is_put_back_is_set_aside_again(tmp_path: Path) -> None:
+    """Files that were set aside are never replaced, and what stands for a lost file is compared like any other."""
+    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world.close()
+    other.close()
+    paths: set[str] = set()
+    for _ in range(3):
+        take(world, other, f"commitlog/{segments(world)[1]}")
+        paths |= set(world.open().set_aside)
+        world.close()
+    assert len(paths) == 3
+    assert all(world.disk.exists(path) and world.disk.exists(f"{path}.json") for path in paths)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_damaged_first_record_is_damage_and_no_foreign_file(kind: str, tmp_path: Path, number: int) -> None:
+    """A file is foreign only if its first record is whole: rot is reported as rot."""
+    world = make(kind, tmp_path)
+    world.close()
+    for position in (0, 5, 25, 60, 100, 130):
+        name = f"commitlog/{segments(world)[number]}"
+        right = world.disk.read_file(world.path(name))
+        world.overwrite(name, position, bytes([right[position] ^ 4]))
+        for _ in range(2):  # the rot, and the file as it was
+            report = world.open()
+            assert (report.set_aside, report.missing) == ([], [])
+            world.close()
+            world.disk.write_file(world.path(name), right)
+
+
+# -- what changes files legally ----------------------------------------------------------------------------------------
+
+
+def cut(world: StoreWorld, dice: random.Random) -> None:
+    ends = sorted({end for end, *_ in world.sent})
+    end = dice.choice(ends[len(ends) // 2 :] or [world.store.wrote])
+    world.store.flush()
+    world.store.cut(end, [*world.store.identity.truncated(end).epochs, Epoch(world.store.identity.epoch + 1, end)])
+    world.forget_after(end)
+
+
+def restart(world: StoreWorld, dice: random.Random) -> None:
+    begin = dice.randrange(4) * SIZE
+    world.store.restart(begin, [Epoch(world.store.identity.epoch + 1, begin)])
+    world.sent.clear()
+    world.records.clear()
+
+
+def remove(world: StoreWorld, dice: random.Random) -> None:
+    begin = world.store.min_physical + SIZE * dice.randrange(2)
+    if begin < world.store.wrote - SIZE:
+        world.store.flush()
+        remove_head(world.store, begin)
+        world.sent[:] = [one for one in world.sent if one[0] > begin]
+        for start in [start for start in world.records if start < begin]:
+            del world.records[start]
+
+
+def write(world: StoreWorld, dice: random.Random) -> None:
+    fill(world, dice.choice(("message", "another")), end=world.store.wrote + dice.randrange(2 * SIZE))
+
+
+def write_a_point(world: StoreWorld, _: random.Random) -> None:
+    world.clock.advance(60_000)
+    world.store.flush_step()
+
+
+def start_again(world: StoreWorld, dice: random.Random) -> None:
+    stop(world, is_clean=dice.random() < 0.5)
+    assert_healthy(world)
+
+
+def forget_files(world: StoreWorld, dice: random.Random) -> None:
+    """Small files are missing: only less is known then."""
+    stop(world, is_clean=dice.random() < 0.5)
+    for name in dice.choice(
+        (["recovery-point.json"], [HEADS], ["store.json"], ["store.json.bak"], ["store.json", "store.json.bak"])
+    ):
+        if world.disk.exists(world.path(name)):
+            world.disk.remove(world.path(name))
+    assert_healthy(world)
+
+
+LIVES: list[Callable[[StoreWorld, random.Random], None]] = [
+    write, write, write, write_a_point, start_again, start_again, cut, cut, restart, remove, forget_files,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_healthy_store_is_never_taken_for_a_foreign_one(tmp_path: Path, seed: int) -> None:
+    """Cuts, new beginnings, retention, kills and small files that are gone, in any order: nothing is set aside."""
+    dice = random.Random(seed)
+    world = make("faulty", tmp_path)
+    old: LogHeads | None = None
+    for _ in range(14):
+        step = dice.choice(LIVES)
+        step(world, dice)
+        if step is write_a_point and old is None:
+            old = heads_of(world)
+    world.close()
+    uuid = IdentityFile(world.disk, world.root).read()
+    if old is not None and uuid is not None and uuid.is_of(old.store):
+        # What was cut since must not look foreign to an older file.
+        write_heads(world, old)
+    assert world.open().set_aside == []
+    assert world.altered() is None
+
+
+def test_heads_from_before_a_cut_are_not_believed(tmp_path: Path) -> None:
+    """What was cut is written anew with other records; older heads must not call these foreign."""
+    world = make("faulty", tmp_path)
+    old, end = heads_of(world), world.sent[len(world.sent) // 4][0]
+    world.store.cut(end)
+    world.forget_after(end)
+    fill(world, "another")
+    world.close()
+    now = heads_of(world)
+    assert (
+        [head.base_offset for head in old.heads]
+        == [head.base_offset for head in now.heads]
+        == [0, SIZE, 2 * SIZE, 3 * SIZE]
+    )
+    assert old.heads != now.heads and old.cuts < now.cuts
+    write_heads(world, old)
+    assert world.open().set_aside == []
+    assert world.bodies("orders") == world.sent_bodies("orders")
+    world.close()
+    # The twin: with the count of now the older heads would be believed.
+    write_heads(world, msgspec.structs.replace(old, cuts=now.cuts))
+    assert world.open().set_aside != []
+
+
+def test_file_that_is_written_anew_behind_a_lost_end_is_not_foreign(tmp_path: Path) -> None:
+    """A slave whose lost end is copied from a master with another history has other records there."""
+    world = make("faulty", tmp_path)
+    old = heads_of(world)
+    world.close()
+    for name in segments(world)[2:]:
+        world.disk.remove(world.path(f"commitlog/{name}"))
+    report = world.open()
+    assert [lost.cause for lost in report.missing] == [LossCause.TAIL]
+    world.forget_after(report.end)
+    world.store.forget_missing()
+    fill(world, "another")
+    world.close()
+    write_heads(world, old)
+    assert world.open().set_aside == []
+    world.close()
+    assert world.open().set_aside == []
+
+
+def test_store_that_rocketmq_has_used_since_is_not_compared(tmp_path: Path) -> None:
+    """RocketMQ may cut and write anew without a word to our files."""
+    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world.close()
+    other.close()
+    take(world, other, f"commitlog/{segments(world)[3]}")
+    world.disk.write_file(world.path("checkpoint"), b"\0\0\0\1" * (CHECKPOINT_BYTES // 4))
+    assert world.open().set_aside == []
+
+
+def test_store_of_an_earlier_version_gets_its_heads_at_the_first_start(kind: str, tmp_path: Path) -> None:
+    """No file with heads, or a damaged one, is no reason for anything but to read them."""
+    world = make(kind, tmp_path)
+    world.close()
+    whole = heads_of(world)
+    for earlier in (None, b"", b"00000000\n{}", world.disk.read_file(world.path(HEADS))[:-2]):
+        world.disk.remove(world.path(HEADS))
+        if earlier is not None:
+            world.disk.write_file(world.path(HEADS), earlier)
+        assert_healthy(world)
+        world.close()
+        assert heads_of(world) == whole
+
+
+def test_heads_follow_the_log(kind: str, tmp_path: Path) -> None:
+    """Each file that holds something durable has a head, and what retention has deleted has none."""
+    world = make(kind, tmp_path)
+    assert [head.base_offset for head in heads_of(world).heads] == [0, SIZE, 2 * SIZE, 3 * SIZE]
+    remove_head(world.store, SIZE)
+    fill(world, end=4 * SIZE + SIZE // 2)
+    assert [head.base_offset for head in heads_of(world).heads] == [SIZE, 2 * SIZE, 3 * SIZE, 4 * SIZE]
+    assert all(isinstance(head, FileHead) for head in heads_of(world).heads)
+
+
+# -- tools that only read ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_verify_names_log_files_of_another_store(kind: str, tmp_path: Path, case: str) -> None:
+    """A person reads the file and the lost range before a start moves the file."""
+    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    world.close()
+    other.close()
+    names = [f"commitlog/{segments(world)[number]}" for number in CASES[case][0]]
+    for name in names:
+        take(world, other, name)
+    report = verify(world)
+    foreign = [found for found in report.findings.kept if "is not the file that was written here" in found.text]
+    assert [(found.path, found.kind, found.harm) for found in foreign] == [
+        (world.path(name), Kind.LOG_FILE, Harm.LOST) for name in names
+    ]
+    assert any(found.kind is Kind.MISSING for found in report.findings.kept)
+    assert "would take no sends" in str(inspect_store(ReadingTwin(world.disk), world.root).next_start)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["store.json"], "store.json was written by another store"),
+        (["store.json", "store.json.bak"], "another store wrote store.json and its copy"),
+        (["recovery-point.json"], "it was written by another store"),
+    ],
+)
+def test_verify_names_small_files_of_another_store(tmp_path: Path, names: list[str], text: str) -> None:
+    """What a start would use instead, or why it would refuse, is read before it is tried."""
+    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world.close()
+    other.close()
+    assert verify(world).findings.kept == []
+    for name in names:
+        take(world, other, name)
+    found = verify(world).findings.kept
+    assert [one.path for one in found] == [names[0]]
+    assert text in found[0].text
+    is_refused = "would refuse" in str(inspect_store(ReadingTwin(world.disk), world.root).next_start)
+    assert is_refused == (len(names) == 2)
+
+
+# -- identity and recovery point ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
+def test_store_json_of_another_store_is_replaced_by_its_copy(
+    kind: str, tmp_path: Path, is_clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the copy is the store's own, it is used, and the report names the file."""
+    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    own = world.store.identity
+    stop(world, is_clean=is_clean)
+    stop(other, is_clean=is_clean)
+    take(world, other, "store.json")
+    assert_healthy(world)
+    assert (world.store.identity.uuid, world.store.identity.epochs) == (own.uuid, own.epochs)
+    assert world.store.identity.generation == own.generation + 1
+    assert "store.json was written by another store, its copy is used" in caplog.messages
+    world.close()
+    assert_healthy(world)
+
+
+@pytest.mark.parametrize("is_copy_missing", [True, False], ids=["no copy", "both"])
+def test_store_json_of_another_store_without_an_own_copy_refuses_the_start(
+    kind: str, tmp_path: Path, is_copy_missing: bool
+) -> None:
+    """Nothing says then which epochs were used. Each remedy in the refusal works."""
+    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    uuid = world.store.identity.uuid
+    world.close()
+    other.close()
+    own = world.disk.read_file(world.path("store.json"))
+    take(world, other, "store.json")
+    if is_copy_missing:
+        world.disk.remove(world.path("store.json.bak"))
+    else:
+        take(world, other, "store.json.bak")
+    for _ in range(2):
+        with pytest.raises(
+            ConfigCorrupt, match=r"store\.json and its \.bak were written by another store .*remove both"
+        ):
+            world.open()
+    foreign = world.disk.read_file(world.path("store.json"))
+    world.disk.write_file(world.path("store.json"), own)
+    assert_healthy(world)
+    assert world.store.identity.uuid == uuid
+    world.close()
+    world.disk.write_file(world.path("store.json"), foreign)
+    world.disk.remove(world.path("store.json.bak"))
+    with pytest.raises(ConfigCorrupt):
+        world.open()
+    world.disk.remove(world.path("store.json"))
+    assert_healthy(world)
+    assert world.store.identity.former == uuid
+    world.close()
+    assert_healthy(world)
+
+
+def test_copies_of_different_stores_without_another_name_refuse_the_start(tmp_path: Path) -> None:
+    """Nothing says then which is the store's own; the wrong one would number epochs twice."""
+    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    world.close()
+    other.close()
+    take(world, other, "store.json")
+    for name in ("recovery-point.json", HEADS):
+        world.disk.remove(world.path(name))
+    with pytest.raises(ConfigCorrupt, match="remove the one that another store wrote"):
+        world.open()
+    world.disk.remove(world.path("store.json"))
+    assert_healthy(world)
+
+
+@pytest.mark.parametrize("name", ["recovery-point.json", HEADS])
+def test_small_file_of_another_store_is_not_used(
+    kind: str, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the others name one store, the one that names another is foreign, and no log file is."""
+    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    uuid = world.store.identity.uuid
+    world.close()
+    fill(other, "another", end=5 * SIZE)
+    other.close()
+    take(world, other, name)
+    assert_healthy(world)
+    assert world.store.identity.uuid == uuid
+    assert any("was written by another store and is not used" in text for text in caplog.messages)
+    world.close()
+    assert heads_of(world).store == uuid
+    caplog.clear()
+    assert_healthy(world)
+    assert not any("another store" in text for text in caplog.messages)
+
+
+@pytest.mark.parametrize("missing", [HEADS, "recovery-point.json"])
+def test_own_copy_is_found_by_one_other_name(tmp_path: Path, missing: str) -> None:
+    """Two of three names decide where the log cannot."""
+    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    uuid = world.store.identity.uuid
+    world.close()
+    other.close()
+    take(world, other, "store.json")
+    world.disk.remove(world.path(missing))
+    assert_healthy(world)
+    assert world.store.identity.uuid == uuid
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
+def test_files_of_one_store_that_changed_places_are_set_aside(kind: str, tmp_path: Path, is_clean: bool) -> None:
+    """Such a file begins with a whole record, too, but not with the one it had. A note says where it belongs."""
+    world = make(kind, tmp_path)
+    stop(world, is_clean=is_clean)
+    first, newest = segments(world)[0], segments(world)[3]
+    one, two = (world.disk.read_file(world.path(f"commitlog/{name}")) for name in (first, newest))
+    world.disk.write_file(world.path(f"commitlog/{first}"), two)
+    world.disk.write_file(world.path(f"commitlog/{newest}"), one)
+    report = world.open()
+    assert [lost.cause for lost in report.missing] == [LossCause.HEAD, LossCause.TAIL]
+    notes = [msgspec.json.decode(world.disk.read_file(f"{path}.json")) for path in report.set_aside]
+    assert [(note["start"], note["own_offset"]) for note in notes] == [(0, 3 * SIZE), (3 * SIZE, 0)]
+    world.close()
+    for path, note in zip(report.set_aside, notes, strict=True):
+        world.disk.rename(path, world.path(f"commitlog/{note['own_offset']:020d}"))
+    assert_healthy(world)
+
+
+def test_start_that_ends_between_identity_and_recovery_point_refuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new identity for a log whose store.json is gone knows the name in files that were not replaced yet."""
+    world = make("faulty", tmp_path)
+    world.close()
+    for name in ("store.json", "store.json.bak"):
+        world.disk.remove(world.path(name))
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_heads.HeadKeeper, "write", end)
+        with pytest.raises(KeyboardInterrupt):
+            world.open()
+    world.kill()
+    assert_healthy(world)
+    world.kill()
+    assert_healthy(world)
