@@ -253,9 +253,10 @@ def test_ctrl_c_ends_it_with_what_was_found(world: StoreWorld) -> None:
         if path.endswith(f"{TINY.mapped_file_size_commit_log:020d}"):
             raise KeyboardInterrupt
 
+    verifier = Verifier(twin, world.root, ALL)
     twin.before_read.append(interrupt)
 
-    report = Verifier(twin, world.root, ALL).run()
+    report = verifier.run()
 
     assert report.is_interrupted
     assert not report.is_whole

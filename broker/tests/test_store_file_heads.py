@@ -495,11 +495,16 @@ def test_own_copy_is_found_by_one_other_name(tmp_path: Path, missing: str) -> No
     assert world.store.identity.uuid == uuid
 
 
+@pytest.mark.parametrize("has_heads", [True, False], ids=["heads", "no heads"])
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
-def test_files_of_one_store_that_changed_places_are_set_aside(kind: str, tmp_path: Path, is_clean: bool) -> None:
+def test_files_of_one_store_that_changed_places_are_set_aside(
+    kind: str, tmp_path: Path, is_clean: bool, has_heads: bool
+) -> None:
     """Such a file begins with a whole record, too, but not with the one it had. A note says where it belongs."""
     world = make(kind, tmp_path)
     stop(world, is_clean=is_clean)
+    if not has_heads:
+        world.disk.remove(world.path(HEADS))
     first, newest = segments(world)[0], segments(world)[3]
     one, two = (world.disk.read_file(world.path(f"commitlog/{name}")) for name in (first, newest))
     world.disk.write_file(world.path(f"commitlog/{first}"), two)
@@ -534,3 +539,24 @@ def test_start_that_ends_between_identity_and_recovery_point_refuses_nothing(
     assert_healthy(world)
     world.kill()
     assert_healthy(world)
+
+
+def test_newest_file_that_nothing_vouches_for_is_missed_when_it_is_set_aside(tmp_path: Path) -> None:
+    """A file that was begun after the last checkpoint was ours all the same: its offsets are not used again."""
+    world, end = make("faulty", tmp_path), 4 * SIZE
+    while world.store.wrote < end + SIZE // 2:
+        world.append([world.draft("bills", body=b"unflushed")])
+    world.kill()
+    name = segments(world)[-1]
+    assert int(name) == end
+    world.disk.write_file(
+        world.path(f"commitlog/{name}"), world.disk.read_file(world.path(f"commitlog/{segments(world)[0]}"))
+    )
+    report = world.open()
+    assert [(lost.start, lost.cause) for lost in report.missing] == [(end, LossCause.TAIL)]
+    world.store.accept_loss("a test")
+    physical, _ = world.append([world.draft("bills")])
+    assert physical == [end + SIZE]
+    world.close()
+    report = world.open()
+    assert (report.missing, report.set_aside) == ([], [])

@@ -12,7 +12,7 @@ it, and two stores never have the same one: it holds times, addresses and a uniq
 The rule it guards: **a file is foreign only if it begins with a whole, sealed record that is another one than ours.**
 Bytes that are no whole record are rot or a loss, which others report. Only sealed records are kept here, so that a bit
 that flips where RocketMQ wrote no seal cannot make a file look foreign. So files that RocketMQ has written are not
-compared. Nor is a file of this store that is in the place of another ours: it begins with another record, too.
+compared. A file that begins with a whole record of another offset does not belong where it is, whoever wrote it.
 
 A cut takes heads back: what is behind it is written anew. The identity counts cuts, durably before each, and heads that
 were read before the last one are not believed (``StoreIdentity.cuts``).
@@ -33,7 +33,7 @@ from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.identity import StoreIdentity
-from gantry_broker.store.mapped_file import file_name
+from gantry_broker.store.mapped_file import file_name, parse_file_name
 from gantry_broker.store.replay_execute import SET_ASIDE
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
 from gantry_wire.message import PHYSICAL_OFFSET_POSITION, RECORD_BYTES_MIN, check_record
@@ -171,8 +171,8 @@ class HeadKeeper:
         return found.crc if found is not None and found.own_offset == base_offset else None
 
 
-class ForeignFile(NamedTuple):
-    """A log file that is not the one that was there."""
+class ComparedFile(NamedTuple):
+    """A log file by its first record."""
 
     base_offset: int
     own_offset: int
@@ -183,36 +183,56 @@ class ForeignFile(NamedTuple):
 class ComparedHeads:
     """What a start has found."""
 
-    same: list[FileHead] = field(default_factory=list)
-    """Of files that begin as they did."""
+    same: list[ComparedFile] = field(default_factory=list)
+    """Files that begin as they did."""
 
-    foreign: list[ForeignFile] = field(default_factory=list)
-    """Files that begin with a whole record that is not ours."""
+    foreign: list[ComparedFile] = field(default_factory=list)
+    """Files that begin with a whole record that is not the one in their head."""
+
+    misplaced: list[ComparedFile] = field(default_factory=list)
+    """Files that begin with a whole record of another offset than their name says. No head is needed to know that."""
 
 
 def compare_heads(
-    open_file: Callable[[str], OpenFile], directory: str, known: LogHeads | None, file_bytes: int
+    open_file: Callable[[str], OpenFile], directory: str, names: Sequence[str], known: LogHeads | None, file_bytes: int
 ) -> ComparedHeads:
-    """Compare the log's files in ``directory`` with their heads. Files of another size are left to who opens them."""
+    """Compare the log's files, the ``names`` in ``directory``, with their heads and with their names.
+
+    Files of another size are left to who opens them.
+    """
+    crcs = {head.base_offset: head.crc for head in known.heads} if known is not None else {}
     compared = ComparedHeads()
-    for head in known.heads if known is not None else ():
+    for name in names:
+        base = parse_file_name(name)
+        if base is None:
+            continue
         try:
-            file = open_file(f"{directory}/{file_name(head.base_offset)}")
-        except FileNotFoundError:
+            file = open_file(f"{directory}/{name}")
+        except (FileNotFoundError, IsADirectoryError):
             continue
         try:
             found = first_record(file, file_bytes) if file.size == file_bytes else None
         finally:
             file.close()
-        if found is not None and found.crc == head.crc:
-            compared.same.append(head)
-        elif found is not None:
-            compared.foreign.append(ForeignFile(head.base_offset, found.own_offset))
+        if found is None:
+            continue
+        if found.own_offset != base:
+            compared.misplaced.append(ComparedFile(base, found.own_offset))
+        elif base in crcs:
+            (compared.same if found.crc == crcs[base] else compared.foreign).append(ComparedFile(base, base))
     return compared
 
 
-def set_aside_file(disk: Disk, root: str, foreign: ForeignFile) -> str:
-    """Move a log file to ``<root>/set-aside``, with a note why; where it is now. Durable when this returns."""
+class SetAsideFile(NamedTuple):
+    """A log file that was moved out of the log."""
+
+    base_offset: int
+    path: str
+    """Where it is now."""
+
+
+def set_aside_file(disk: Disk, root: str, foreign: ComparedFile) -> SetAsideFile:
+    """Move a log file to ``<root>/set-aside``, with a note why. Durable when this returns."""
     directory, name = f"{root}/{SET_ASIDE}", file_name(foreign.base_offset)
     make_durable_directory(disk, directory)
     number = 1
@@ -237,4 +257,4 @@ def set_aside_file(disk: Disk, root: str, foreign: ForeignFile) -> str:
             "or accept the loss with `gantry ha accept-loss`",
         },
     )
-    return path
+    return SetAsideFile(foreign.base_offset, path)

@@ -27,7 +27,14 @@ from gantry_broker.store.committer import Committer
 from gantry_broker.store.dispatcher import AppendedListener, Dispatcher
 from gantry_broker.store.existing import refuse_other_sizes
 from gantry_broker.store.failure import FailureRecord, StoreFailure
-from gantry_broker.store.file_heads import ComparedHeads, HeadKeeper, LogHeads, compare_heads, set_aside_file
+from gantry_broker.store.file_heads import (
+    ComparedHeads,
+    HeadKeeper,
+    LogHeads,
+    SetAsideFile,
+    compare_heads,
+    set_aside_file,
+)
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.flusher import Flusher
 from gantry_broker.store.identity import Epoch, IdentityFile, StoreIdentity, new_identity
@@ -214,10 +221,12 @@ class StoreLife:
         )
         recovery = Recovery(self._disk, self.settings, self.log, self.queues, self.index, self._point_file)
         report = self._run(recovery, found, progress)
-        report.set_aside = set_aside + report.set_aside
+        report.set_aside = [file.path for file in set_aside] + report.set_aside
         report.buffers_present = self.pools.present
         report.had_failed_flush = found.failed_flushed is not None
         vouched = vouched_range(point, checkpoint, identity, self.loss, written=found.written)
+        # Where the newest file is set aside at least its first byte was ours: its offsets must not be used again.
+        vouched = vouched._replace(end=max(vouched.end, *(file.base_offset + 1 for file in set_aside), 0))
         report.missing = find_missing(
             vouched, begin=self.log.min_physical, end=report.end, holes=self.log.holes, record=self.loss
         )
@@ -248,20 +257,21 @@ class StoreLife:
 
     def _compare(self, heads: LogHeads | None, checkpoint: CheckpointFacts) -> ComparedHeads:
         """Compare the log's files with their heads. Not where RocketMQ has used the store since: it may cut."""
-        if not checkpoint.is_ours:
-            return ComparedHeads()
+        directory = self.log.files.directory
         return compare_heads(
-            self._disk.open, self.log.files.directory, heads, self.settings.mapped_file_size_commit_log
-        )
+            self._disk.open, directory, self._disk.list(directory), heads if checkpoint.is_ours else None,
+            self.settings.mapped_file_size_commit_log,
+        )  # fmt: skip
 
     def _set_foreign_aside(
         self, identity: StoreIdentity | None, heads: LogHeads | None, compared: ComparedHeads
-    ) -> list[str]:
-        """Move files that do not belong there out of the log, where they are missing then; where they are now."""
-        if identity is None or heads is None or heads.cuts < identity.cuts:
-            return []
-        self._heads.believe(heads.heads)
-        return [set_aside_file(self._disk, self.root, foreign) for foreign in compared.foreign]
+    ) -> list[SetAsideFile]:
+        """Move files that do not belong there out of the log, where they are missing then."""
+        foreign = list(compared.misplaced)
+        if identity is not None and heads is not None and heads.cuts >= identity.cuts:
+            self._heads.believe(heads.heads)
+            foreign += compared.foreign
+        return [set_aside_file(self._disk, self.root, file) for file in sorted(foreign)]
 
     def _hide(self, shown: int) -> None:
         """What lies behind ``shown`` was perhaps never confirmed: whoever copies or waits for slaves shows it again."""

@@ -15,7 +15,7 @@ import msgspec
 
 from gantry_broker.ports.reading import LockHolder, ReadingDisk
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint
-from gantry_broker.store.file_heads import HEADS_FILE, ComparedHeads, LogHeads, compare_heads
+from gantry_broker.store.file_heads import HEADS_FILE, LogHeads, compare_heads
 from gantry_broker.store.filler import HEAD_BYTES, is_accepted_filler, is_filler
 from gantry_broker.store.identity import StoreIdentity, decode_identity
 from gantry_broker.store.inspect.log_reader import LogReader
@@ -106,9 +106,10 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
     checkpoint = decode_checkpoint(data[:CHECKPOINT_BYTES]) if data is not None else None
     log = segments_of(disk, f"{root}/commitlog")
     heads = _read_heads(disk, root)
-    compared = ComparedHeads()
-    if checkpoint is None or checkpoint.is_ours:
-        compared = compare_heads(disk.open, f"{root}/commitlog", heads, usual_size(log))
+    compared = compare_heads(
+        disk.open, f"{root}/commitlog", disk.list(f"{root}/commitlog"),
+        heads if checkpoint is None or checkpoint.is_ours else None, usual_size(log),
+    )  # fmt: skip
     foreign: tuple[Segment, ...] = ()
     if identity is not None:
         match find_stranger(identity, twin, point, heads, compared):
@@ -118,14 +119,15 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
                 identity, identity_fault = None, f"another store wrote {stranger.value}"
             case None:
                 pass
+    is_believed = False
     if identity is not None:
-        if point is not None and not identity.is_of(point.store):
+        if not identity.is_of(point.store if point is not None else ""):
             point, point_fault = None, "it was written by another store"
         is_believed = heads is not None and identity.is_of(heads.store) and heads.cuts >= identity.cuts
-        if is_believed and holder is None:
-            bases = {one.base_offset for one in compared.foreign}
-            foreign = tuple(segment for segment in log if segment.base_offset in bases)
-            log = tuple(segment for segment in log if segment.base_offset not in bases)
+    if holder is None:
+        bases = {one.base_offset for one in (*compared.misplaced, *(compared.foreign if is_believed else ()))}
+        foreign = tuple(segment for segment in log if segment.base_offset in bases)
+        log = tuple(segment for segment in log if segment.base_offset not in bases)
     others_from = None
     if checkpoint is not None:
         others_from = written_by_others_from(checkpoint, point, log[0].base_offset if log else 0)
