@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 from collections.abc import Callable
@@ -388,6 +389,38 @@ def test_verify_names_small_files_of_another_store(tmp_path: Path, names: list[s
     assert text in found[0].text
     is_refused = "would refuse" in str(inspect_store(ReadingTwin(world.disk), world.root).next_start)
     assert is_refused == (len(names) == 2)
+
+
+def test_heads_do_not_wait_for_a_recovery_point(tmp_path: Path) -> None:
+    """A broker that is killed soon after it has begun a file knows by which record the file begins."""
+    world = make("faulty", tmp_path)
+    fill_to = 4 * SIZE + SIZE // 2
+    while world.store.wrote < fill_to:
+        world.append([world.draft("bills")])
+    world.store.flush_step()
+    assert world.store.flushed >= 4 * SIZE
+    assert [head.base_offset for head in heads_of(world).heads] == [0, SIZE, 2 * SIZE, 3 * SIZE, 4 * SIZE]
+
+
+def test_full_disk_keeps_heads_that_are_true(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Heads that cannot be written say less and nothing wrong; it is logged once, and made good when there is room."""
+    world = make("faulty", tmp_path)
+    before = heads_of(world)
+
+    def refuse(path: str, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "full", path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.disk, "write_file", refuse)
+        for end in (4, 5):
+            while world.store.wrote < end * SIZE + SIZE // 2:
+                world.append([world.draft("bills")])
+            world.store.flush_step()
+    assert caplog.messages.count("the disk is too full for log-heads.json") == 1
+    assert heads_of(world) == before
+    world.kill()
+    assert world.open().set_aside == []
+    assert len(heads_of(world).heads) == 6
 
 
 # -- identity and recovery point ---------------------------------------------------------------------------------------

@@ -113,6 +113,7 @@ class HeadKeeper:
         self._path: Final = f"{root}/{HEADS_FILE}"
         self._log: Final = commit_log
         self._written: LogHeads | None = None
+        self._is_refused = False
         self._crcs: dict[int, int | None] = {}
         """By where a file begins; None for one that begins with no sealed record of its place."""
 
@@ -154,9 +155,11 @@ class HeadKeeper:
         except OSError as exc:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            log.warning("the disk is too full to write log-heads.json", extra={"reason": str(exc)})
+            if not self._is_refused:
+                log.warning("the disk is too full for log-heads.json", extra={"reason": str(exc)})
+            self._is_refused = True
             return
-        self._written = now
+        self._written, self._is_refused = now, False
 
     def _read_head(self, path: str, base_offset: int) -> int | None:
         """The head of one file, which is opened here once more: retention may close the log's own meanwhile."""

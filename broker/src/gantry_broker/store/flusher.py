@@ -43,7 +43,9 @@ class Flusher:
         commit_log: CommitLog,
         failure: StoreFailure,
         on_progress: Callable[[], None],
+        on_new_file: Callable[[], None],
     ) -> None:
+        """``on_new_file`` is called when a flush has covered the beginning of another log file."""
         self.flushed_timestamp_ms = 0
         """The newest store time that is flushed."""
         self.wake_bytes = 1 if settings.is_sync else settings.flush_pages_min * PAGE_BYTES
@@ -54,6 +56,7 @@ class Flusher:
         self._log: Final = commit_log
         self._failure: Final = failure
         self._on_progress: Final = on_progress
+        self._on_new_file: Final = on_new_file
         self._worker: Final = Worker("gantry-flush", settings.flush_interval_ms, self.step)
         self._flushed_at_ms = clock.monotonic_ms()
         self.start: Final = self._worker.start
@@ -107,4 +110,6 @@ class Flusher:
         self._gathering.synced(self._log.wrote - flushed, self._clock.monotonic_ms() - began_ms)
         if self._settings.is_sync:
             self._on_progress()
+        if end // self._log.file_size != flushed // self._log.file_size:
+            self._on_new_file()
         return end

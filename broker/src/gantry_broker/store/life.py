@@ -124,7 +124,9 @@ class StoreLife:
         self.is_restarted = False
         """Whether the log was thrown away since this start, and began anew."""
         self.failure: Final = StoreFailure(self.log, self._failure_record, on_fatal)
-        self.flusher: Final = Flusher(settings.flush, clock, self.log, self.failure, on_progress)
+        self.flusher: Final = Flusher(
+            settings.flush, clock, self.log, self.failure, on_progress, lambda: self.points.wake()
+        )
         self._heads: Final = HeadKeeper(disk, root, self.log)
         self.points: Final = PointWriter(
             settings.flush, clock, self.log, self.dispatcher, self.queues, self.index, self._checkpoint,

@@ -77,6 +77,7 @@ class PointWriter:
         self._index_timestamp_ms = 0
         self.start: Final = self._worker.start
         self.stop: Final = self._worker.stop
+        self.wake: Final = self._worker.wake
 
     def request_point(self) -> None:
         """Write a recovery point soon."""
@@ -96,8 +97,8 @@ class PointWriter:
                 self._write_point()
             if is_requested or now_ms - self._checkpoint_at_ms >= self._settings.checkpoint_interval_ms:
                 self._checkpoint_at_ms = now_ms
-                self._heads.write(self._identity(), self._log.flushed)
                 self._write_checkpoint()
+            self._heads.write(self._identity(), self._log.flushed)
         except FlushFailed:
             return False
         except OSError as exc:
