@@ -44,7 +44,7 @@ class Kind(StrEnum):
     STORE_BAK = "store.json.bak"
     POINT = "recovery-point"
     LOG_END = "log-end"
-    """How far the log was written; only where there are write buffers."""
+    """How far the log was written."""
     HEADS = "log-heads"
     WHOLE = "whole"
     ROLE = "role"
@@ -70,7 +70,7 @@ class Kind(StrEnum):
 
 LOG: Final = frozenset({Kind.LOG_FIRST, Kind.LOG_MIDDLE, Kind.LOG_NEWEST})
 QUEUES: Final = frozenset({Kind.QUEUE, Kind.QUEUE_DELAY, Kind.QUEUE_HALF, Kind.QUEUE_OP, Kind.QUEUE_RETRY})
-POOLED: Final = frozenset({Kind.BUFFER, Kind.BUFFER_LOCK, Kind.LOG_END})
+POOLED: Final = frozenset({Kind.BUFFER, Kind.BUFFER_LOCK})
 OF_MASTERS: Final = frozenset({Kind.LIVE, Kind.LIVE_BAK, Kind.LOCKS, Kind.LOCKS_BAK})
 """Kinds that have something in them only where an administrator or a consumer has changed it."""
 IN_GROUPS: Final = frozenset({Kind.PROMISE, Kind.PROMISE_BAK})

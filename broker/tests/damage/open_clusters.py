@@ -25,7 +25,6 @@ class Cluster(NamedTuple):
 
 OPEN: Final[tuple[Cluster, ...]] = (
     Cluster(LOG, ALL_HARMS, "a first or newest file that is lost, foreign or older, and what that says of the store"),
-    Cluster({Kind.STORE}, {Harm.SWAPPED}, "nothing in the log says which store it belongs to"),
 )  # fmt: skip
 
 
