@@ -213,9 +213,10 @@ def test_files_that_are_deleted_meanwhile_are_no_error(world: StoreWorld) -> Non
             twin.before_read.clear()
             world.store.delete_topic("bills")
 
+    verifier = Verifier(twin, world.root, ALL)
     twin.before_read.append(delete)
 
-    report = Verifier(twin, world.root, ALL).run()
+    report = verifier.run()
 
     assert not report.findings.is_damaged, report.findings.kept
 

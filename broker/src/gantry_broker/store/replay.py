@@ -124,7 +124,9 @@ def plan_replay(
 def plan_refills(holes: Sequence[int], buffers: Sequence[FoundBuffer], expected: Expected | None) -> list[ReplayStep]:
     """How files of the log that are gone come back, each from the buffer that has all of it, from its beginning on."""
     steps: list[ReplayStep] = []
-    for buffer in buffers if expected is not None else ():
+    if expected is None:
+        return steps
+    for buffer in buffers:
         if buffer.start in holes and buffer.start == buffer.base_offset and _contradiction(buffer, expected) is None:
             stop, records = whole_records(buffer, buffer.start)
             if records:
