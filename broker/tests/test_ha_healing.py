@@ -207,6 +207,48 @@ async def test_damage_is_not_taken_for_another_history_when_a_slave_comes_again(
             assert read_bodies(world) == both.master.sent_bodies("orders")
 
 
+async def test_a_slave_with_long_damage_is_no_other_history_and_is_healed() -> None:
+    """As where a whole file of its log was emptied: what lies behind it is the same."""
+    async with pair() as both:
+        for stream in tuple(both.server.streams):
+            stream.end("the test says so")
+        numbers = range(20, 190)
+        for number in numbers:
+            damage(both, "slave", number=number)
+            both.slave.store.guard.report(*place(both.master, number)[:2])
+
+        await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
+        guard = both.slave.store.guard
+        for _ in range(60):
+            both.healers["slave"].look(1e6)
+            await asyncio.sleep(0.02)
+        await wait_until(lambda: not guard.damaged)
+
+        assert guard.counters.healed >= 1
+        assert read_bodies(both.slave) == both.master.sent_bodies("orders")
+
+
+@pytest.mark.parametrize("body_bytes", [40, 4_000])
+async def test_another_history_whose_records_lie_elsewhere_is_refused(body_bytes: int) -> None:
+    """At no place of the one log the other one has a record: that looks like damage, but goes on up to the end."""
+    both = Pair()
+    both.master.send("orders", COUNT)
+    both.slave.send("orders", 20)
+    while both.slave.store.wrote < both.master.store.wrote:
+        both.slave.append([both.slave.draft("orders", body=b"x" * body_bytes)])
+    both.master.send("orders", COUNT)
+    await both.server.start("127.0.0.1", 0)
+    task = await both.follow()
+    try:
+        await wait_until(lambda: both.follower is not None and bool(both.follower.trouble or both.is_level))
+        assert both.follower is not None
+        assert "fork" in both.follower.trouble
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await both.server.close()
+
+
 async def test_another_history_is_refused_though_a_record_of_it_is_damaged() -> None:
     """Records that are good and differ are never explained by damage elsewhere."""
     both = Pair()

@@ -190,6 +190,12 @@ class MasterSession:
         """Where the logs differ: begin, end, and what good records this one has there."""
 
         self._doubts = 0
+        self._stride = 0
+        """How many bytes of the slave's damage are passed over at once: more where it goes on and on."""
+
+        self._is_unproved = False
+        """Whether bytes were passed over that nothing behind them has proved to be damage yet."""
+
         self._search: Generator[Question, Sequence[int], int | None] | None = None
 
     def __repr__(self) -> str:
@@ -314,7 +320,9 @@ class MasterSession:
     def _settle_doubt(self, theirs: bytes) -> Message:
         """A slave's good records there: what differs from ours is another history, what is missing is damaged.
 
-        Where only damage is, the rest is compared on. It is healed when the stream is up, whichever side has it.
+        Where only damage is, the rest is compared on. It is healed when the stream is up, whichever side has it. Long
+        damage of the slave, such as a whole file, is passed over in ever longer strides, if what follows is the same:
+        another history differs up to the end.
         """
         begin, end, ours = self._doubtful
         common = min(len(ours), len(theirs))
@@ -325,6 +333,13 @@ class MasterSession:
             resume = self._log.end_of_damage(begin + common)
         elif begin + common < end:
             resume = begin + common + INT.unpack_from(ours, common)[0]
+            self._stride = 0 if common else max(PIECE_BYTES_MIN, 2 * self._stride)
+            self._is_unproved &= not common
+            far = self._log.record_around(min(resume + self._stride, self._verdict.start - PIECE_BYTES_MIN))
+            if self._stride and far > resume:
+                resume, self._is_unproved = far, True
+        if self._is_unproved and resume >= self._verdict.start:
+            return self._refuse_fork(begin)
         self._search = find_fork(self._log.read, resume, self._verdict.start)
         return self._compare_on(None)
 
