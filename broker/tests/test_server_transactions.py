@@ -411,6 +411,7 @@ def cut(store: Path, log_end: int) -> None:
     identity = identities.read()
     assert identity is not None
     identities.write(msgspec.structs.replace(identity, log_end=min(identity.log_end, log_end)))
+    (store / "log-end").unlink()
     (store / "abort").touch()
 
 

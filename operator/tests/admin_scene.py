@@ -23,6 +23,7 @@ from gantry_operator.sidecars import HttpSidecars
 from gantry_remoting import RemotingError
 from gantry_status.order_client import order_once
 from gantry_status.orders import AskStatus, HaStatus
+from gantry_wire.codes import ResponseCode
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/operator/src:{ROOT}/operator/tests"}
@@ -222,7 +223,10 @@ class Load:
             dialogue = await Dialogue.open(self._broker.address)
             try:
                 while not self._stop.is_set():
-                    await dialogue.send_ok(self._body)
+                    reply = await dialogue.send(self._body)
+                    if reply.code == ResponseCode.SYSTEM_BUSY:
+                        continue  # it was stopped in the middle of an append, which then took long; clients try again
+                    assert reply.code == 0, f"code {reply.code}: {reply.remark}"
                     self.acknowledged += 1
             finally:
                 await dialogue.close()
