@@ -556,7 +556,7 @@ class Connection(asyncio.Protocol):
         return plain
 
     def _callback_failed(self, callback: str, error: Exception) -> None:
-        """An exception that should not be. It ends this connection, and nobody else notices."""
+        """An exception that should not be. It ends this connection; others are not affected."""
         self._listener.closings.callback_failed(join_address(*self.peer), callback, error)
         self.is_open = False
         self._closed_at = self._loop.time()

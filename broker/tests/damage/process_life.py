@@ -26,15 +26,15 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import msgspec
-from damage.judge import ACCEPTANCE, Case, Phase, QueueRead, Reading, Sent
+from damage.judge import ACCEPTANCE, Case, Phase, QueueRead, Reading
 from damage.kinds import STORE
 from damage.ledger import load_ledger
 from damage.plan import Stop, Trial, When
 from damage.remedies import apply_remedy, remedies_of
 from damage.reports import Report
 from damage.shard import Setup, came, conf_of
-from damage.talk import COMMIT, asked_about, end_transaction, query, read_queue, send, view
-from damage.trial import CASE, REMEDIES_MAX, harm, load_phase, phase_path, world_name
+from damage.talk import COMMIT, asked_about, end_transaction, query, read_queue, view
+from damage.trial import CASE, REMEDIES_MAX, harm, load_phase, phase_path, sends_everywhere, world_name
 from damage.world import BUSY, QUEUES, RETRIED
 
 from gantry_broker.testing.local import Dialogue
@@ -218,7 +218,7 @@ class ProcessLife:
             self._accept(url)
         async with _dialogue(address) as peer:  # a new master has closed its clients' connections
             await self._end_transactions(peer)
-            await self._send(peer)
+            self.phase.sends += await sends_everywhere(peer, f"E{self._number:X}{self._trial.number:010X}")
             await asyncio.sleep(0.5)
             await self._read(peer, is_last=True)
         await self._compare(broker, url)
@@ -253,19 +253,6 @@ class ProcessLife:
         for half in self._ledger.owed:
             with suppress(RemotingError):
                 await end_transaction(peer, half, COMMIT)
-
-    async def _send(self, peer: Dialogue) -> None:
-        for topic, queues in QUEUES.items():
-            for queue_id in range(queues):
-                unique = f"E{self._number:X}{self._trial.number:010X}{topic[:4].encode().hex()}{queue_id:012X}"
-                body = f"{unique} sent after".encode() * 4
-                sent = Sent(topic, queue_id, unique, body, -1, "no answer")
-                with suppress(RemotingError):
-                    answer = await send(peer, topic, queue_id, body, UNIQ_KEY=unique)
-                    sent = Sent(
-                        topic, queue_id, unique, body, answer.code, answer.remark, answer.queue_offset, answer.physical
-                    )
-                self.phase.sends.append(sent)
 
     async def _read(self, peer: Dialogue, *, is_last: bool) -> None:
         before = len(self.phase.sends) + (len(load_phase(self._folder, 1).sends) if self._number > 1 else 0)

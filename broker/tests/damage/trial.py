@@ -264,7 +264,7 @@ class Life:
         async with dialogue(master) as peer:
             await peer.heartbeat("judge", group="Judges", topic=BUSY)
             await self._end_transactions(peer)
-            await self._send(peer)
+            self.phase.sends += await sends_everywhere(peer, f"F{self._number:X}{self._trial.number:010X}")
             self._save()
         await shard.level(1.5)
         for number, broker in shard.brokers.items():
@@ -303,19 +303,6 @@ class Life:
                 continue
             with suppress(RemotingError):
                 await end_transaction(peer, half, COMMIT)
-
-    async def _send(self, peer: Dialogue) -> None:
-        for topic, queues in QUEUES.items():
-            for queue_id in range(queues):
-                unique = f"F{self._number:X}{self._trial.number:010X}{topic[:4].encode().hex()}{queue_id:012X}"
-                body = f"{unique} sent after".encode() * 4
-                sent = Sent(topic, queue_id, unique, body, -1, "no answer")
-                with suppress(RemotingError):
-                    answer = await send(peer, topic, queue_id, body, UNIQ_KEY=unique)
-                    sent = Sent(
-                        topic, queue_id, unique, body, answer.code, answer.remark, answer.queue_offset, answer.physical
-                    )
-                self.phase.sends.append(sent)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -379,6 +366,23 @@ class Life:
 def _waited(phase: Phase) -> bool:
     """Whether all of a life passed before a loss was accepted, so that no transaction could be ended."""
     return bool(phase.waits_for) and not phase.is_accepted
+
+
+async def sends_everywhere(peer: Dialogue, mark: str) -> list[Sent]:
+    """Send one message to each queue; what came of each. ``mark`` begins their unique keys."""
+    sends: list[Sent] = []
+    for topic, queues in QUEUES.items():
+        for queue_id in range(queues):
+            unique = f"{mark}{topic[:4].encode().hex()}{queue_id:012X}"
+            body = f"{unique} sent after".encode() * 4
+            sent = Sent(topic, queue_id, unique, body, -1, "no answer")
+            with suppress(RemotingError):
+                answer = await send(peer, topic, queue_id, body, UNIQ_KEY=unique)
+                sent = Sent(
+                    topic, queue_id, unique, body, answer.code, answer.remark, answer.queue_offset, answer.physical
+                )
+            sends.append(sent)
+    return sends
 
 
 def phase_path(folder: Path, number: int) -> Path:

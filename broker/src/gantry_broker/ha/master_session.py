@@ -191,10 +191,10 @@ class MasterSession:
 
         self._doubts = 0
         self._stride = 0
-        """How many bytes of the slave's damage are passed over at once: more where it goes on and on."""
+        """How many bytes of the slave's damage are skipped at once. It doubles while the damage continues."""
 
         self._is_unproved = False
-        """Whether bytes were passed over that nothing behind them has proved to be damage yet."""
+        """Whether bytes were skipped without a matching record behind them that shows that they are only damaged."""
 
         self._search: Generator[Question, Sequence[int], int | None] | None = None
 

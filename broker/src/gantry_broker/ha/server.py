@@ -161,7 +161,7 @@ class ReplicationServer:
         self._on_acks()
 
     def make_room(self) -> bool:
-        """Whether one more stream may come. Whoever has not said who it is gives way, the oldest first."""
+        """Whether one more stream may come. Streams of unidentified slaves are closed for it, the oldest first."""
         if len(self.streams) < STREAMS_MAX:
             return True
         waiting = [stream for stream in self.streams if stream.is_stranger]
@@ -362,7 +362,7 @@ class MasterStream(asyncio.Protocol):
             self._callback_failed("connection_lost", error)
 
     def _callback_failed(self, callback: str, error: Exception) -> None:
-        """An exception that should not be. It ends this stream, and nobody else notices."""
+        """An exception that should not be. It ends this stream; others are not affected."""
         self._server.log.callback_failed(self.peer, callback, error)
         self._server.streams.discard(self)
         session, self._session = self._session, None

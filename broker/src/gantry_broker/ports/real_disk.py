@@ -126,13 +126,13 @@ class RealFile:
                 self._map.madvise(mmap.MADV_WILLNEED, start, end - start)
 
     def regrow(self) -> int | None:
-        end = os.lseek(self._descriptor, 0, os.SEEK_END)  # the cheapest question for the size; nobody uses the position
+        end = os.lseek(self._descriptor, 0, os.SEEK_END)  # the cheapest way to read the size; the position is not used
         if end >= self._size:
             return None
         with _naming(self._path):
             os.ftruncate(self._descriptor, self._size)
         reserved, self._reserved = self._reserved, 0
-        with suppress(OSError):  # then whoever writes next asks for the blocks again, and can answer for it
+        with suppress(OSError):  # the next write reserves the blocks again, and reports the error
             self.reserve(reserved)
         return end
 

@@ -93,7 +93,7 @@ class CommitLog:
         """Takes the buffers that files have done with."""
         self.mark_wrote: Callable[[int], None] = lambda end: None
         self.mark_flushed: Callable[[int], None] = lambda end: None
-        """Record, for the next start, how far the log has come. Called by whoever has moved the position."""
+        """Record, for the next start, how far the log has come. Called by the thread that has moved the position."""
         self.preallocate_at = self.file_size // 2
         self._clock = clock
         self._space_retry_interval_ms: Final = settings.space_retry_interval_ms

@@ -12,7 +12,7 @@ it, and two stores never have the same one: it holds times, addresses and a uniq
 The rule it guards: **a file is foreign only if it begins with a whole, sealed record that is another one than ours.**
 Bytes that are no whole record are rot or a loss, which others report. Only sealed records are kept here, so that a bit
 that flips where RocketMQ wrote no seal cannot make a file look foreign. So files that RocketMQ has written are not
-compared. A file that begins with a whole record of another offset does not belong where it is, whoever wrote it.
+compared. A file that begins with a whole record of another offset does not belong where it is, in any store.
 
 A cut takes heads back: what is behind it is written anew. The identity counts cuts, durably before each, and heads that
 were read before the last one are not believed (``StoreIdentity.cuts``).

@@ -59,10 +59,10 @@ def decode_log_end(data: bytes) -> tuple[LogEndOwner, int]:
 
 @final
 class LogEndFile:
-    """``<root>/log-end``. Read and begun by whoever opens the store.
+    """``<root>/log-end``. Read and begun by the thread that opens the store.
 
     Then ``set`` belongs to the loop's thread, which moves ``wrote``. Where ``flushed`` counts, ``raise_to`` belongs to
-    whoever holds the sync lock, and to the loop; if both call it at once, the lesser end may stay until the next call.
+    the holder of the sync lock, and to the loop; if both call it at once, the lesser end may stay until the next call.
     """
 
     def __init__(self, disk: Disk, root: str, machine: str) -> None:

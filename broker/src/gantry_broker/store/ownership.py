@@ -3,7 +3,7 @@
     store.json     its copy     recovery-point.json     log-heads.json  --its heads fit-->  the log
 
 One of them may have come from another store. An identity that is believed wrongly would use epochs twice and take our
-records for somebody else's, so it is replaced by its copy, or the start is refused; the others are left out, which
+records for another store's, so it is replaced by its copy, or the start is refused; the others are left out, which
 costs a start some reading. Pure but for ``own_files``, which reads both copies of the identity and reports.
 """
 

@@ -100,10 +100,10 @@ class Held(msgspec.Struct, kw_only=True):
 
     name: str
     until_ms: int
-    """By the machine's boot-time clock, which all processes share and nobody sets."""
+    """By the machine's boot-time clock, which all processes share and which cannot be set."""
 
     machine_boot: str
-    """The boot of the machine whose clock that is. After another boot nobody is held."""
+    """The boot of the machine whose clock that is. After another boot no member is held."""
 
 
 @final
@@ -214,7 +214,7 @@ class GroupState:
         return read_whole(self.held_file, list[Held], "remove it: it only keeps members down for a while") or []
 
     def is_held(self, name: str, now_ms: int, machine_boot: str) -> bool:
-        """Whether a member is kept down at this moment of that boot. A damaged file keeps nobody down."""
+        """Whether a member is kept down at this moment of that boot. A damaged file keeps no member down."""
         try:
             held = [one for one in self.read_held() if (one.name, one.machine_boot) == (name, machine_boot)]
         except CliError:

@@ -160,7 +160,7 @@ def missing_of(disk: ReadingDisk, facts: StoreFacts, end: int, *, written: int =
 
 
 def _holes(disk: ReadingDisk, facts: StoreFacts) -> list[tuple[int, int]]:
-    """(begin, size) of log files that are gone in between, or whose fillers stand for a loss nobody has accepted."""
+    """(begin, size) of log files that are gone in between, or whose fillers stand for a loss that is not accepted."""
     size = usual_size(facts.log)
     holes = [(base, size) for base, is_accepted in _read_fillers(disk, facts.log) if not is_accepted]
     for earlier, later in zip(facts.log, facts.log[1:], strict=False):

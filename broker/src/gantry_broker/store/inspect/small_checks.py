@@ -65,7 +65,8 @@ def check_missing(disk: ReadingDisk, facts: StoreFacts, findings: Findings, end:
             Finding(
                 kind=Kind.MISSING,
                 harm=Harm.ODD,
-                text=f"the loss of [{one.start}, {one.end}) ({one.cause.value}) was accepted by {one.by or 'somebody'}",
+                text=f"the loss of [{one.start}, {one.end}) ({one.cause.value}) was accepted by "
+                f"{one.by or 'an operator'}",
                 offset=one.start,
                 length=one.end - one.start,
             )
