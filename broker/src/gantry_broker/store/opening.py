@@ -77,7 +77,7 @@ def written_by_others_from(checkpoint: CheckpointFacts, point: RecoveryPoint | N
 def first_unsealed(commit_log: CommitLog, identity: StoreIdentity, start: int, end: int) -> int | None:
     """Where the first record of ``[start, end)`` begins that lacks the seal which our records have; None if none does.
 
-    Other brokers seal nothing. Without such a record a checkpoint that is not ours is damaged, and we wrote all records:
+    Other brokers seal nothing. Without such a record a foreign checkpoint is damaged, and all records are ours:
     an epoch that no election gave would part a member of a group from the others.
     """
     sealed = scan_log(commit_log.files.files, start, 0, _pass_over, seals=identity.ours_from)
