@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from gantry_broker.control.server import CONNECTIONS_MAX, ControlServer
-from gantry_broker.errors import FlushFailed
+from gantry_broker.errors import StoreFailed
 from gantry_broker.testing.fake_group import FakeGroup, FakeMember
 from gantry_status.order_client import OrderClient, order_once
 from gantry_status.orders import (
@@ -97,11 +97,11 @@ async def test_an_order_that_fails_says_what_happened(
     """A broker whose disk fails answers, before it ends."""
 
     async def fails() -> HaStatus:
-        raise FlushFailed("fdatasync: Input/output error")
+        raise StoreFailed("fdatasync: Input/output error")
 
     monkeypatch.setattr(member, "flush", fails)
 
-    with pytest.raises(OrderFailed, match="FlushFailed: fdatasync: Input/output error"):
+    with pytest.raises(OrderFailed, match="StoreFailed: fdatasync: Input/output error"):
         await client.call(Flush())
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.errors import FlushFailed
+from gantry_broker.errors import StoreFailed
 from gantry_broker.settings import broker_settings
 from gantry_broker.testing.fake_clock import FakeClock
 from gantry_broker.testing.faulty_disk import FaultyDisk
@@ -78,7 +78,7 @@ async def test_a_failed_flush_is_the_end() -> None:
         disk.fail_next("sync", errno.EIO, count=100)
         await client.send()
 
-        with pytest.raises(FlushFailed):
+        with pytest.raises(StoreFailed):
             await broker.failed()
 
         refused = await client.send()

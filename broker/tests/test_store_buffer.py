@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from gantry_broker.errors import FlushFailed, PoolExhausted, StoreLocked, StoreUnusable
+from gantry_broker.errors import PoolExhausted, StoreFailed, StoreLocked, StoreUnusable
 from gantry_broker.store.committer import round_bytes
 from gantry_broker.store.settings import FlushSettings, PoolSettings
 from gantry_broker.testing.faulty_disk import FaultyDisk
@@ -268,7 +268,7 @@ def test_a_failed_commit_is_final_and_loses_nothing(pooled: StoreWorld) -> None:
     pooled.faulty_disk.fail_next("write", errno.EIO)
     pooled.store.commit_step()
 
-    assert [type(error) for error in pooled.fatal] == [FlushFailed]
+    assert [type(error) for error in pooled.fatal] == [StoreFailed]
     assert not pooled.store.is_writable
     pooled.kill()
     assert pooled.open().replayed_records == 5

@@ -11,13 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gantry_broker.errors import ConfigCorrupt
+from gantry_broker.errors import ConfigCorrupt, LogReadOnly, StoreFailed
 from gantry_broker.store import file_heads, life
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES
 from gantry_broker.store.file_heads import FileHead, LogHeads
 from gantry_broker.store.identity import Epoch, IdentityFile
 from gantry_broker.store.inspect.findings import Harm, Kind
 from gantry_broker.store.inspect.summary import inspect_store
+from gantry_broker.store.log_end import LogEndFile, decode_log_end
 from gantry_broker.store.loss import LossCause
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
 from gantry_broker.testing.head import remove_before as remove_head
@@ -138,6 +139,7 @@ def test_without_the_comparison_a_log_file_of_another_store_is_served(
 ) -> None:
     """The twin of the test above: its assertions fail when the guard is off."""
     monkeypatch.setattr(life, "compare_heads", lambda *_: file_heads.ComparedHeads())
+    monkeypatch.setattr(file_heads.HeadKeeper, "is_foreign", lambda *_: False)
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     world.close()
     other.close()
@@ -345,6 +347,133 @@ def test_heads_follow_the_log(kind: str, tmp_path: Path) -> None:
     fill(world, end=4 * SIZE + SIZE // 2)
     assert [head.base_offset for head in heads_of(world).heads] == [SIZE, 2 * SIZE, 3 * SIZE, 4 * SIZE]
     assert all(isinstance(head, FileHead) for head in heads_of(world).heads)
+
+
+# -- under the running broker ------------------------------------------------------------------------------------------
+
+
+def overwrite_all(world: StoreWorld, other: StoreWorld, number: int) -> int:
+    """Write another store's file over one that is open, in place; where it begins."""
+    name = f"commitlog/{segments(world)[number]}"
+    world.overwrite(name, 0, other.disk.read_file(other.path(name)))
+    return int(segments(world)[number])
+
+
+READERS: dict[str, Callable[[StoreWorld, int], object]] = {
+    "consumer": lambda world, base: world.bodies("orders"),
+    "query by offset": lambda world, base: world.store.message_at(base),
+    "slave": lambda world, base: world.store.whole_records(base, 1 << 20),
+    "replica that heals": lambda world, base: world.store.guard.healthy_records(
+        base, min(base + SIZE, world.store.wrote)
+    ),
+    "scrubber": lambda world, base: world.store.guard.good_bytes(world.store.log_view(base), base),
+    "who reports damage": lambda world, base: world.store.guard.report(base),
+    "queue repair": lambda world, base: world.store.repair.queues.start(
+        world.store.queue("orders", 0), len(world.sent_bodies("orders", before=base)), reason="a test"
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_log_file_that_is_replaced_under_the_running_broker_ends_it(
+    kind: str, tmp_path: Path, reader: str, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of it is served, nothing is rebuilt from it, and the next start sets it aside."""
+    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    assert world.bodies("orders") == world.sent_bodies("orders")
+    base = overwrite_all(world, other, number)
+    world.store.forget_sums()
+
+    with caplog.at_level(logging.ERROR), pytest.raises(StoreFailed, match=f"commitlog/{base:020d} was replaced"):
+        READERS[reader](world, base)
+
+    assert [type(error) for error in world.fatal] == [StoreFailed]
+    [line] = [record for record in caplog.records if record.levelno == logging.CRITICAL]
+    assert (line.start, line.end) == (base, base + SIZE)  # type: ignore[attr-defined]
+    with pytest.raises(LogReadOnly):
+        world.append([world.draft("orders")])
+    world.kill()
+    report = world.open()
+    assert len(report.set_aside) == 1
+    assert [lost.start for lost in report.missing if lost.cause is not LossCause.TAIL] in ([], [base])
+    assert world.altered() is None
+
+
+def test_without_that_check_messages_of_another_store_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin of the test above."""
+    monkeypatch.setattr(file_heads.HeadKeeper, "is_foreign", lambda *_: False)
+    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    overwrite_all(world, other, 1)
+    world.store.forget_sums()
+    assert not set(world.bodies("orders")) <= set(world.sent_bodies("orders"))
+    assert world.fatal == []
+
+
+def test_first_record_that_rots_and_is_healed_does_not_look_foreign(tmp_path: Path) -> None:
+    """Damage of a first record is damage, before and after a replica has given it back."""
+    world = make("faulty", tmp_path)
+    name, right = f"commitlog/{segments(world)[1]}", world.store.message_at(SIZE)
+    assert right is not None
+    for position in (5, 60, 100, 130):
+        world.overwrite(name, position, bytes([right[position] ^ 4]))
+        assert world.store.message_at(SIZE) is None
+        world.store.rewriting(SIZE, right)()
+        assert world.store.message_at(SIZE) == right
+    assert world.fatal == []
+
+
+# -- begun just before a kill ------------------------------------------------------------------------------------------
+
+
+def begin_two_files(world: StoreWorld) -> None:
+    """Two files more, of which no head is on the disk."""
+    end = world.store.wrote + 2 * SIZE
+    while world.store.wrote < end:
+        world.append([world.draft("bills", body=b"%s %05d" % (b"message", len(world.sent)))])
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_file_that_was_begun_just_before_a_kill_is_known_by_its_head(kind: str, tmp_path: Path, number: int) -> None:
+    """``log-heads.json`` is written with the next recovery point; until then the log end has the heads."""
+    world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
+    begin_two_files(world)
+    fill(other, "another", end=world.store.wrote)
+    assert [head.base_offset for head in heads_of(world).heads] == [0, SIZE, 2 * SIZE, 3 * SIZE]
+    world.kill()
+    other.close()
+    take(world, other, f"commitlog/{segments(world)[number]}")
+    report = world.open()
+    assert [Path(path).name for path in report.set_aside] == [f"commitlog-{number * SIZE:020d}-1"]
+    assert report.missing != []
+    assert world.altered() is None
+
+
+def test_without_heads_in_the_log_end_it_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin of the test above."""
+    monkeypatch.setattr(LogEndFile, "note_head", lambda *_: None)
+    world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
+    begin_two_files(world)
+    fill(other, "another", end=world.store.wrote)
+    world.kill()
+    other.close()
+    take(world, other, f"commitlog/{segments(world)[4]}")
+    assert world.open().set_aside == []
+
+
+def test_heads_of_files_that_were_cut_are_not_in_the_log_end(tmp_path: Path) -> None:
+    """Other records are written there, and a kill may come before their own heads."""
+    world = make("faulty", tmp_path)
+    begin_two_files(world)
+    end = next(end for end, *_ in world.sent if end > 3 * SIZE)
+    world.store.cut(end)
+    world.forget_after(end)
+    assert not [base for base in decode_log_end(world.disk.read_file(world.path("log-end"))).heads if base >= end]
+    begin_two_files(world)
+    world.kill()
+    assert_healthy(world)
 
 
 # -- tools that only read ---------------------------------------------------------------------------------------------

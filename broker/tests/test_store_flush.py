@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.errors import FlushFailed, LogReadOnly
+from gantry_broker.errors import LogReadOnly, StoreFailed
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint, encode_checkpoint
 from gantry_broker.store.flusher import is_flush_due
 from gantry_broker.store.settings import FlushSettings
@@ -48,15 +48,15 @@ def test_a_failed_sync_is_final(world: StoreWorld) -> None:
     world.send(count=3)
     world.faulty_disk.fail_next("sync", errno.EIO)
 
-    with pytest.raises(FlushFailed):
+    with pytest.raises(StoreFailed):
         world.store.flush()
     syncs = world.faulty_disk.operations["sync"]
-    with pytest.raises(FlushFailed):
+    with pytest.raises(StoreFailed):
         world.store.flush()
 
     assert world.faulty_disk.operations["sync"] == syncs, "a failed sync was tried again"
     assert world.store.flushed == 0
-    assert [type(exc) for exc in world.fatal] == [FlushFailed]
+    assert [type(exc) for exc in world.fatal] == [StoreFailed]
     with pytest.raises(LogReadOnly):
         world.send()
     assert len(world.bodies()) == 3
@@ -66,7 +66,7 @@ def test_a_store_that_failed_to_flush_is_recovered_at_the_next_start(world: Stor
     """Closing after a failed flush leaves the abort marker; what the disk never got is rewritten, then synced."""
     world.send(count=3)
     world.faulty_disk.fail_next("sync", errno.EIO)
-    with pytest.raises(FlushFailed):
+    with pytest.raises(StoreFailed):
         world.store.flush()
     world.close()
 
@@ -85,7 +85,7 @@ def test_a_range_whose_flush_has_failed_is_written_again_before_it_is_believed(w
     world.store.flush()
     world.send(count=3)
     world.faulty_disk.fail_next("sync", errno.EIO)
-    with pytest.raises(FlushFailed):
+    with pytest.raises(StoreFailed):
         world.store.flush()
     assert world.disk.exists(world.path("flush-failed"))
     world.kill()
@@ -103,7 +103,7 @@ def test_without_rewriting_they_would_be_lost(world: StoreWorld, monkeypatch: py
     """D4's twin: a recovery that only syncs says flushed of bytes that a power loss then takes."""
     world.send(count=30)
     world.faulty_disk.fail_next("sync", errno.EIO)
-    with pytest.raises(FlushFailed):
+    with pytest.raises(StoreFailed):
         world.store.flush()
     world.kill()
     monkeypatch.setattr("gantry_broker.store.recover.rewrite", lambda file, start, end: None)
@@ -135,7 +135,7 @@ def test_a_failure_in_the_background_reaches_the_owner(tmp_path: Path) -> None:
     world.send()
 
     assert told.wait(120)
-    assert [type(failure) for failure in failures] == [FlushFailed]
+    assert [type(failure) for failure in failures] == [StoreFailed]
     assert not store.is_writable
     store.close()
 

@@ -77,7 +77,7 @@ def test_without_the_rule_messages_behind_the_damage_are_cut(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its twin: where damage behind the mark always ends the log, good messages go with it."""
-    monkeypatch.setattr(LogEndFile, "read", lambda *_: 0)
+    monkeypatch.setattr(LogEndFile, "read", lambda *_: None)
     world.send(count=20)
     start = world.sent[9][0]
     world.kill()
@@ -270,7 +270,7 @@ def test_numbers_between_the_recovery_point_and_the_last_flush_are_not_used_agai
 
 def test_without_the_log_end_an_older_copy_is_not_noticed(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its twin: sealed files alone do not know what was written last, and its numbers are used again."""
-    monkeypatch.setattr(LogEndFile, "read", lambda *_: 0)
+    monkeypatch.setattr(LogEndFile, "read", lambda *_: None)
     world.send(count=20)
     roll_back(world, 10)
 

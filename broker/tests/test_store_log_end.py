@@ -305,13 +305,13 @@ def test_a_log_end_of_an_earlier_start_claims_nothing(tmp_path: Path) -> None:
 def test_no_flipped_bit_makes_the_end_more_than_it_was() -> None:
     """The lesser of the two counts; a bit of what is before them makes the file unreadable."""
     data = encode_log_end(OWNER, 123_456)
-    assert decode_log_end(data) == (OWNER, 123_456)
+    assert decode_log_end(data) == (OWNER, 123_456, {})
     for position in [*range(len(data.rstrip(b"\0")[:200])), *range(ENDS_POSITION, PAGE_BYTES)]:
         for bit in range(8):
             damaged = bytearray(data)
             damaged[position] ^= 1 << bit
             try:
-                owner, end = decode_log_end(bytes(damaged))
+                owner, end, _ = decode_log_end(bytes(damaged))
             except ValueError:
                 continue
             assert (owner, end <= 123_456) == (OWNER, True), (position, bit)
@@ -337,7 +337,8 @@ def test_a_disk_that_is_too_full_for_it_does_not_stop_a_start(tmp_path: Path) ->
         world.faulty_disk.fail_next(operation, errno.ENOSPC)
         file.begin(identity, 5)
         file.set(6)
-        assert file.read(identity) == 0
+        assert file.read(identity) is None
     file.begin(identity, 7)
     file.set(8)
-    assert file.read(identity) == 8
+    found = file.read(identity)
+    assert found is not None and found.end == 8

@@ -17,7 +17,7 @@ from typing import Final, final
 
 from gantry_access import Guard
 from gantry_broker.control.server import ControlServer
-from gantry_broker.errors import FlushFailed
+from gantry_broker.errors import StoreFailed
 from gantry_broker.ha.promise import PromiseFile
 from gantry_broker.ha.role_record import RoleFile
 from gantry_broker.ha.wholeness import Wholeness
@@ -300,7 +300,7 @@ class Broker:
 
     async def _answer(self, end: float) -> None:
         """Everything to the disk until loop time ``end``, answers to whoever waits for that, and the ports closed."""
-        with suppress(FlushFailed):
+        with suppress(StoreFailed):
             # Before the tables are written: none may say that a message was delivered which is not on the disk.
             await finish_within(self.store.flush, self.store, end - self._loop.time())
         self._sight.advance()

@@ -60,10 +60,10 @@ class LogReadOnly(StoreError):
 
 
 @final
-class FlushFailed(StoreError):
-    """An fsync failed, so what the page cache says can no longer be believed.
+class StoreFailed(StoreError):
+    """The store cannot go on: an fsync failed, or a file of its log was replaced by another store's.
 
-    Final: acknowledge nothing more and end the process with a non-zero code. Never try the sync again.
+    Final: acknowledge nothing more and end the process with a non-zero code. A sync is never tried again.
     """
 
 

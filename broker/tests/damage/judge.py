@@ -60,7 +60,7 @@ class Sort(StrEnum):
     NOT_NAMED = "refused without naming what is damaged"
     LOST_WITH_REPLICA = "lost although a replica has it"
     NO_MASTER = "no master, without a report"
-    ENDED = "the process ended by a signal"
+    ENDED = "the process ended, and no start came after it"
     UNSEEN = "a source of users does not show what the log reports"
     HUNG = "the trial did not end"
     BROKEN = "the trial itself failed"
@@ -98,6 +98,9 @@ class Reading(msgspec.Struct):
     topics: dict[str, tuple[int, int]] | None = None
     groups: dict[str, int] | None = None
     setting: str | None = None
+    is_cut_off: bool = False
+    """Whether the process ended in the middle of it."""
+
     sends_before: int = 0
     """How many of the trial's own sends were answered before it."""
 
@@ -254,6 +257,8 @@ class Judge:
             self._fault(Sort.NO_REMEDY, f"member {member} does not start: {reasons[-1] if reasons else '?'}")
         if phase.ended_by:
             self._notes.append(f"the process was ended by {phase.ended_by}")
+            if phase is self._phases[-1]:
+                self._fault(Sort.ENDED, self._notes[-1])
         if not phase.refusals and not any(reading.is_master for reading in phase.readings) and not phase.ended_by:
             self._fault(Sort.NO_MASTER, phase.leading)
 
@@ -302,8 +307,11 @@ class Judge:
             if queue.tag == "*":
                 served.update(message.place for message in queue.messages)
             is_unknown_topic = "code 17:" in queue.trouble and self._is_told("topics.json")
-            if queue.trouble and reading.is_master and reading.is_last and not is_unknown_topic:
+            is_final = reading.is_last and not reading.is_cut_off
+            if queue.trouble and reading.is_master and is_final and not is_unknown_topic:
                 self._fault(Sort.STALLED, f"{_where(reading, queue)}: {queue.trouble}")
+        if reading.is_cut_off:
+            return
         stalled = {(queue.topic, queue.queue_id) for queue in reading.queues if queue.trouble}
         missing = {place for place in expected if place not in served}
         # Whoever is answered with an error asks elsewhere or again: nothing is missing silently.
@@ -452,7 +460,8 @@ class Judge:
                 self._fault(Sort.CALLED_WHOLE, f"member {state.member} lacks {len(lost)} messages")
 
     def _judge_owed(self, phase: Phase) -> None:
-        last = next((one for one in reversed(phase.readings) if one.is_master and one.is_last), None)
+        whole = [one for one in phase.readings if one.is_master and one.is_last and not one.is_cut_off]
+        last = whole[-1] if whole else None
         if last is None or self._is_short:
             return
         served = {message.unique for queue in last.queues for message in queue.messages}

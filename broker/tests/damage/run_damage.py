@@ -141,8 +141,6 @@ class Run:
                 phase.ended_by = f"signal {-how.code}"
                 phase_path(folder, number).write_bytes(msgspec.msgpack.encode(phase))
                 notes.append(f"life {number} was ended by signal {-how.code}")
-                if number == 2:
-                    faults.append(Fault(Sort.ENDED, notes[-1]))
         verdict_path = folder / "verdict.json"
         yield Work(f"{trial.number}/judge", partial(_judge, folder, verdict_path, self._lie), output)
         self._ended.pop(f"{trial.number}/judge")

@@ -106,6 +106,10 @@ class Shard:
         self.epoch = epoch
         """The newest that was ever given, as a Lease remembers it."""
         self.master_number = 1
+        self.on_failed: Callable[[int, BaseException], None] = lambda number, error: None
+        """Called when a member cannot go on."""
+
+        self._watches: set[asyncio.Task[None]] = set()
         self._confs: Final = {number: conf_of(setup, number, is_pooled=is_pooled, name=name) for number in self.numbers}
 
     def __repr__(self) -> str:
@@ -136,7 +140,16 @@ class Shard:
             logging.getLogger("gantry_broker").error("cannot start", extra={"reason": self.refusals[number]})
             return None
         self.brokers[number] = broker
+        watch = asyncio.create_task(self._watch(number, broker))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
         return broker
+
+    async def _watch(self, number: int, broker: Broker) -> None:
+        try:
+            await broker.failed()
+        except BrokerError as error:
+            self.on_failed(number, error)
 
     async def start_all(self) -> None:
         for number in self.numbers:
@@ -236,6 +249,8 @@ class Shard:
 
     async def close(self) -> None:
         """Clean stops, the master first, which waits for its slaves."""
+        for watch in self._watches:
+            watch.cancel()
         for number in sorted(self.brokers, key=lambda one: one != self.master_number):
             await self.brokers[number].close()
         self.brokers.clear()

@@ -360,6 +360,18 @@ def test_no_master_at_all_is_a_fault() -> None:
     assert sorts(verdict(Phase(leading="no member promises"))) == {Sort.NO_MASTER}
 
 
+def test_a_reading_that_the_end_of_the_process_cut_off_is_judged_by_what_it_gave() -> None:
+    """What it did not come to is asked of the next start, which must come."""
+    cut = msgspec.structs.replace(lacking(1).readings[0], is_cut_off=True)
+    first = Phase(readings=[cut], ended_by="member 1 itself")
+    assert sorts(Judge(case(), LEDGER, [first, good_phase()]).verdict()) == set()
+    assert sorts(Judge(case(), LEDGER, [first, lacking(1)]).verdict()) >= {Sort.MISSING}
+    cut.queues.append(QueueRead("Busy", 0, [known(1, body=b"other")]))
+    assert sorts(Judge(case(), LEDGER, [first, good_phase()]).verdict()) == {Sort.ALTERED}
+    cut.queues.pop()
+    assert sorts(Judge(case(), LEDGER, [good_phase(), first]).verdict()) == {Sort.ENDED}
+
+
 def test_only_warnings_and_worse_are_reports() -> None:
     """What an operator's alert does not see was not reported; what is kept can be written down."""
     kept = ReportLog()

@@ -175,6 +175,7 @@ class Life:
             trial.cell.setup, ShiftedClock(HOURS_MS), is_pooled=trial.is_pooled, epoch=self._ledger.epoch
         )
         self.shard.set(slaveTimeout="1500", syncFlushTimeout="3000")
+        self.shard.on_failed = self._failed
 
     async def run(self) -> None:
         """All of it. What it has found is in ``phase`` and on the disk."""
@@ -194,6 +195,12 @@ class Life:
             self._end()
         await self.shard.close()
         self._save()
+
+    def _failed(self, number: int, error: BaseException) -> None:
+        """A broker cannot go on, and its process would end: so does this one, with all members."""
+        self.phase.ended_by = f"member {number} itself: {error}"
+        self._save()
+        self._end()
 
     def _end(self) -> None:
         logging.shutdown()
@@ -323,7 +330,7 @@ class Life:
             await asyncio.sleep(0.2)
 
     async def _read(self, peer: Dialogue, number: int, *, is_master: bool, is_last: bool) -> Reading:
-        reading = Reading(number, is_master, is_last, sends_before=self._sends_before())
+        reading = Reading(number, is_master, is_last, is_cut_off=True, sends_before=self._sends_before())
         self.phase.readings.append(reading)
         for topic, queues in {**QUEUES, RETRIED: 1}.items():
             for queue_id in range(queues):
@@ -342,6 +349,7 @@ class Life:
                 reading.by_id.append((message.physical, await view(peer, message.physical)))
         if is_master:
             await self._read_tables(peer, reading)
+        reading.is_cut_off = False
         return reading
 
     def _sends_before(self) -> int:

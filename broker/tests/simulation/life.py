@@ -24,7 +24,7 @@ from simulation.tally import met
 from simulation.telling import verb
 from simulation.traps import Error, InlineExecutor, ProcessEnded
 
-from gantry_broker.errors import FlushFailed, LogReadOnly, MessageTooLarge, PoolExhausted, StoreFull
+from gantry_broker.errors import LogReadOnly, MessageTooLarge, PoolExhausted, StoreFailed, StoreFull
 from gantry_broker.store import commit_log
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
@@ -151,7 +151,7 @@ class Life(Process):
         def flush() -> None:
             try:
                 assert store.flush() == store.wrote == store.flushed
-            except FlushFailed:
+            except StoreFailed:
                 assert self.is_failure_excused(), "a flush failed, and nothing was in its way"
                 met("a flush failed")
             store.advance()

@@ -22,7 +22,7 @@ from simulation.tally import met
 from simulation.telling import Teller, verb
 from simulation.traps import Death, ProcessEnded, Traps
 
-from gantry_broker.errors import FlushFailed, StoreFull, StoreUnusable
+from gantry_broker.errors import StoreFailed, StoreFull, StoreUnusable
 from gantry_broker.store.identity import LOG_END_MAX
 from gantry_broker.store.message_store import MessageStore, RecoveryReport
 from gantry_broker.testing.fake_clock import FakeClock
@@ -136,7 +136,7 @@ class Process(Teller):
         except ProcessEnded:
             met("died becoming a master")
             return False
-        except (FlushFailed, StoreFull):
+        except (StoreFailed, StoreFull):
             self._open_failed()
             return False
         met("hidden at an opening", report.start < report.end)

@@ -78,7 +78,7 @@ class SlaveStore:
         return self.store.wrote > 0 or welcome.start > 0
 
     def prepare(self, welcome: Welcome) -> None:
-        """Cut what the master never had, take its history over, and be ready to copy. Raises ``FlushFailed``."""
+        """Cut what the master never had, take its history over, and be ready to copy. Raises ``StoreFailed``."""
         store = self.store
         self.copier = None
         if welcome.is_restart and self._has_more(welcome):

@@ -94,6 +94,13 @@ class CommitLog:
         self.mark_wrote: Callable[[int], None] = lambda end: None
         self.mark_flushed: Callable[[int], None] = lambda end: None
         """Record, for the next start, how far the log has come. Called by the thread that has moved the position."""
+
+        self.file_begun: Callable[[int, bytes], None] = lambda base_offset, data: None
+        """Called with the first bytes that were put into a file, whole records."""
+
+        self.demand_own: Callable[[int], None] = lambda offset: None
+        """Called before the log is believed at an offset. Raises ``StoreFailed`` where the file is another store's."""
+
         self.preallocate_at = self.file_size // 2
         self._clock = clock
         self._space_retry_interval_ms: Final = settings.space_retry_interval_ms
@@ -375,7 +382,9 @@ class CommitLog:
             except OSError as exc:
                 self._take_back(spans[: number + 1])
                 raise self._refuse_after(exc) from exc
-        file, position, data = spans[-1]
+        for file, position, data in spans:
+            if not position:
+                self.file_begun(file.base_offset, data)
         self._newest = (file.base_offset + position, data) if len(data) <= NEWEST_BYTES_MAX else (0, b"")
 
     def _take_back(self, spans: Sequence[Span]) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
-from gantry_broker.errors import StoreFull
+from gantry_broker.errors import StoreFailed, StoreFull
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.dispatcher import Dispatcher
@@ -103,6 +103,8 @@ class IndexRepair:
         )  # fmt: skip
         try:
             is_more = scan.step()
+        except StoreFailed:
+            return False  # the process ends, and nothing is rebuilt from another store's log
         except (StoreFull, OSError) as exc:
             # The file that it happened in is dropped, and the log is read again from where that file began.
             log.warning("key index is not rebuilt yet: no room", extra={"reason": str(exc)})

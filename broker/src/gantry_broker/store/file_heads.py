@@ -16,6 +16,10 @@ compared. A file that begins with a whole record of another offset does not belo
 
 A cut takes heads back: what is behind it is written anew. The identity counts cuts, durably before each, and heads that
 were read before the last one are not believed (``StoreIdentity.cuts``).
+
+A head is known as soon as the first record is put into the file. Until ``log-heads.json`` has it ``log-end`` does, for
+a start after a kill. And what is read of a file while the store serves is good only if the file begins as it did:
+everything that verifies the log asks ``HeadKeeper.is_foreign``.
 """
 
 from __future__ import annotations
@@ -42,6 +46,9 @@ from gantry_wire.seal import has_seal
 log = logging.getLogger(__name__)
 
 HEADS_FILE: Final = "log-heads.json"
+SAMPLE_BYTES: Final = 128
+"""Of a first record, to see that it is still the same one: its times, addresses and the checksum of its body."""
+
 _SIZE_BYTES: Final = 4
 
 
@@ -91,21 +98,28 @@ def first_record(file: OpenFile, file_bytes: int) -> FirstRecord | None:
         size = int.from_bytes(file.pread(_SIZE_BYTES, 0), "big")
         if not RECORD_BYTES_MIN <= size <= file_bytes:
             return None
-        data = memoryview(file.pread(size, 0))
+        return first_record_of(memoryview(file.pread(size, 0)))
     except OSError:
         return None  # what the disk cannot read is damage, and reported by who reads the log
+
+
+def first_record_of(data: memoryview) -> FirstRecord | None:
+    """The record that ``data`` begins with; None unless it is whole and sealed."""
+    if len(data) < RECORD_BYTES_MIN:
+        return None
     check = check_record(data, 0, is_sealed=True)
-    if not check.is_good or check.size != len(data) or not has_seal(data, len(data)):
+    if not check.is_good or check.size > len(data) or not has_seal(data, check.size):
         return None
     own = int.from_bytes(data[PHYSICAL_OFFSET_POSITION : PHYSICAL_OFFSET_POSITION + 8], "big")
-    return FirstRecord(own, crc32(data))
+    return FirstRecord(own, crc32(data[: check.size]))
 
 
 @final
 class HeadKeeper:
     """The heads of one log's files, each read once, and the file that keeps them.
 
-    Owned by the thread that writes recovery points, and by the one that opens the store before that.
+    ``write`` belongs to the thread that writes recovery points, ``begun`` and ``is_foreign`` to the loop's; ``read``
+    and ``believe`` to the one that opens the store before that, ``forget_from`` to one that cuts it at a standstill.
     """
 
     def __init__(self, disk: Disk, root: str, commit_log: CommitLog) -> None:
@@ -116,6 +130,9 @@ class HeadKeeper:
         self._is_refused = False
         self._crcs: dict[int, int | None] = {}
         """By where a file begins; None for one that begins with no sealed record of its place."""
+
+        self._samples: Final[dict[int, bytes]] = {}
+        """The first bytes of files that were found to begin as their heads say."""
 
     def __repr__(self) -> str:
         return f"<HeadKeeper files={len(self._crcs)}>"
@@ -140,13 +157,20 @@ class HeadKeeper:
 
         Durable when this returns. A disk that is too full keeps an older file: it says less, and nothing wrong.
         """
-        crcs: dict[int, int | None] = {}
-        for file in self._log.files.files:
+        crcs, heads = self._crcs, []
+        files = self._log.files.files
+        for file in files:
             base = file.base_offset
-            if base < end:
-                crcs[base] = self._crcs[base] if base in self._crcs else self._read_head(file.path, base)
-        self._crcs = crcs
-        heads = [FileHead(base, crc) for base, crc in crcs.items() if crc is not None]
+            if base >= end:
+                continue
+            if base not in crcs:
+                crcs.setdefault(base, self._read_head(file.path, base))
+            crc = crcs.get(base)
+            if crc is not None:
+                heads.append(FileHead(base, crc))
+        begin = files[0].base_offset if files else end
+        for base in [base for base in tuple(crcs) if base < begin]:
+            crcs.pop(base, None)
         now = LogHeads(identity.uuid, identity.cuts, heads)
         if now == self._written:
             return
@@ -160,6 +184,36 @@ class HeadKeeper:
             self._is_refused = True
             return
         self._written, self._is_refused = now, False
+
+    def begun(self, base_offset: int, data: bytes) -> int | None:
+        """A file was begun with these records; its head, None if the first of them has no seal."""
+        found = first_record_of(memoryview(data))
+        crc = self._crcs[base_offset] = found.crc if found is not None and found.own_offset == base_offset else None
+        self._samples.pop(base_offset, None)
+        return crc
+
+    def forget_from(self, end: int) -> None:
+        """The log is going to end at ``end``: what lies behind is written anew."""
+        for base in [base for base in tuple(self._crcs) if base >= end]:
+            self._crcs.pop(base, None)
+            self._samples.pop(base, None)
+
+    def is_foreign(self, offset: int) -> bool:
+        """Whether the log file that holds ``offset`` begins with a whole record now that is not the one in its head."""
+        base = offset - offset % self._log.file_size
+        extent = self._log.at(base)
+        if extent is None or extent.base_offset != base:
+            return False
+        sample = self._samples.get(base)
+        if sample is not None and extent.view[:SAMPLE_BYTES] == sample:
+            return False
+        found = first_record_of(extent.view)
+        if found is None:
+            return False
+        if found.own_offset != base or self._crcs.get(base, found.crc) not in (found.crc, None):
+            return True
+        self._samples[base] = bytes(extent.view[:SAMPLE_BYTES])
+        return False
 
     def _read_head(self, path: str, base_offset: int) -> int | None:
         """The head of one file, which is opened here once more: retention may close the log's own meanwhile."""

@@ -94,7 +94,7 @@ class Flusher:
         self._gathering.waited(dirty_bytes, log.wrote - log.flushed)
 
     def flush(self) -> int:
-        """Flush the log now, in the caller's thread, and say up to where. Raises ``FlushFailed``, for good."""
+        """Flush the log now, in the caller's thread, and say up to where. Raises ``StoreFailed``, for good."""
         if self._failure.error is not None:
             raise self._failure.error
         try:

@@ -16,7 +16,7 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_broker.errors import FlushFailed, StoreLocked, StoreUnusable, describe_disk_error
+from gantry_broker.errors import StoreFailed, StoreLocked, StoreUnusable, describe_disk_error
 from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, DiskLock
@@ -29,6 +29,7 @@ from gantry_broker.store.existing import refuse_other_sizes
 from gantry_broker.store.failure import FailureRecord, StoreFailure
 from gantry_broker.store.file_heads import (
     ComparedHeads,
+    FileHead,
     HeadKeeper,
     LogHeads,
     SetAsideFile,
@@ -40,7 +41,7 @@ from gantry_broker.store.flusher import Flusher
 from gantry_broker.store.identity import Epoch, IdentityFile, StoreIdentity, new_identity
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.last_record import last_record
-from gantry_broker.store.log_end import LogEndFile
+from gantry_broker.store.log_end import LogEnd, LogEndFile
 from gantry_broker.store.loss import (
     LossCause,
     LossFile,
@@ -50,6 +51,7 @@ from gantry_broker.store.loss import (
     missing_bytes,
     vouched_range,
 )
+from gantry_broker.store.mapped_file import file_name
 from gantry_broker.store.opening import (
     OpenPools,
     first_unsealed,
@@ -127,10 +129,10 @@ class StoreLife:
         self.flusher: Final = Flusher(
             settings.flush, clock, self.log, self.failure, on_progress, lambda: self.points.wake()
         )
-        self._heads: Final = HeadKeeper(disk, root, self.log)
+        self.heads: Final = HeadKeeper(disk, root, self.log)
         self.points: Final = PointWriter(
             settings.flush, clock, self.log, self.dispatcher, self.queues, self.index, self._checkpoint,
-            self._point_file, self.flusher, self.failure, self._heads, lambda: self.identity,
+            self._point_file, self.flusher, self.failure, self.heads, lambda: self.identity,
         )  # fmt: skip
         self.pools: Final = OpenPools(settings.pool, open_volume, file_size=settings.mapped_file_size_commit_log)
         self.committer: Committer | None = None
@@ -195,7 +197,7 @@ class StoreLife:
         is_clean = not self._abort.is_present()
         checkpoint = self._checkpoint.read()
         point = self._point_file.read()
-        heads = self._heads.read()
+        heads = self.heads.read()
         compared = self._compare(heads, checkpoint)
         own = own_files(self._identity_file, point, heads, compared)
         identity, point, heads = own.identity, own.point, own.heads
@@ -204,7 +206,8 @@ class StoreLife:
             self._disk, self.root, identity=identity, point=point, checkpoint=checkpoint, is_clean=is_clean
         )
         refuse_other_sizes(point, self.settings, self._disk, self.root)
-        set_aside = self._set_foreign_aside(identity, heads, compared)
+        ended = self.log_end.read(identity) if checkpoint.is_ours else None
+        set_aside = self._set_foreign_aside(identity, heads, compared, ended)
         self.log.load()
         others_from = written_by_others_from(checkpoint, point, self.log.min_physical)
         self.pools.open(identity)
@@ -219,7 +222,7 @@ class StoreLife:
             buffers=self.pools.found(),
             expected=self.pools.expected(identity, is_clean=is_clean),
             seals=seals_of(identity, others_from),
-            written=self.log_end.read(identity) if others_from is None else 0,
+            written=ended.end if ended is not None else 0,
         )
         recovery = Recovery(self._disk, self.settings, self.log, self.queues, self.index, self._point_file)
         report = self._run(recovery, found, progress)
@@ -259,20 +262,27 @@ class StoreLife:
 
     def _compare(self, heads: LogHeads | None, checkpoint: CheckpointFacts) -> ComparedHeads:
         """Compare the log's files with their heads. Not where RocketMQ has used the store since: it may cut."""
-        directory = self.log.files.directory
-        return compare_heads(
-            self._disk.open, directory, self._disk.list(directory), heads if checkpoint.is_ours else None,
-            self.settings.mapped_file_size_commit_log,
-        )  # fmt: skip
+        return self._compare_named(self._disk.list(self.log.files.directory), heads if checkpoint.is_ours else None)
+
+    def _compare_named(self, names: Sequence[str], heads: LogHeads | None) -> ComparedHeads:
+        size = self.settings.mapped_file_size_commit_log
+        return compare_heads(self._disk.open, self.log.files.directory, names, heads, size)
 
     def _set_foreign_aside(
-        self, identity: StoreIdentity | None, heads: LogHeads | None, compared: ComparedHeads
+        self, identity: StoreIdentity | None, heads: LogHeads | None, compared: ComparedHeads, ended: LogEnd | None
     ) -> list[SetAsideFile]:
-        """Move files that do not belong there out of the log, where they are missing then."""
-        foreign = list(compared.misplaced)
+        """Move files that do not belong there out of the log, where they are missing then.
+
+        The log end has the heads of files that were begun just before a kill.
+        """
+        foreign = set(compared.misplaced)
         if identity is not None and heads is not None and heads.cuts >= identity.cuts:
-            self._heads.believe(heads.heads)
-            foreign += compared.foreign
+            self.heads.believe(heads.heads)
+            foreign.update(compared.foreign)
+        if identity is not None and ended is not None:
+            newest = LogHeads(identity.uuid, identity.cuts, [FileHead(*head) for head in ended.heads.items()])
+            names = [file_name(base) for base in ended.heads]
+            foreign.update(self._compare_named(names, newest).foreign)
         return [set_aside_file(self._disk, self.root, file) for file in sorted(foreign)]
 
     def _hide(self, shown: int) -> None:
@@ -313,6 +323,7 @@ class StoreLife:
             self.log.returned = self.committer.take
         self.log.start_at(report.end)
         self._begin_log_end()
+        self.log.file_begun, self.log.demand_own = self._file_begun, self._demand_own
 
     def _begin_log_end(self) -> None:
         """Record how far the log is written, where it outlives the process: with SYNC_FLUSH, how far it is flushed.
@@ -328,6 +339,18 @@ class StoreLife:
             self.log.mark_flushed = self.log_end.raise_to
         else:
             self.log.mark_wrote = self.log_end.set
+
+    def _file_begun(self, base_offset: int, data: bytes) -> None:
+        crc = self.heads.begun(base_offset, data)
+        if crc is not None:
+            self.log_end.note_head(base_offset, crc)
+
+    def _demand_own(self, offset: int) -> None:
+        """Go on only if the log file that holds ``offset`` is still this store's. Raises ``StoreFailed``, for good."""
+        if self.heads.is_foreign(offset):
+            size = self.log.file_size
+            base = offset - offset % size
+            raise self.failure.report_foreign(f"{self.log.files.directory}/{file_name(base)}", base, base + size)
 
     # -- missing ranges ------------------------------------------------------------------------------------------------
 
@@ -388,7 +411,7 @@ class StoreLife:
         self.is_open = False
         self.log.is_read_only = True
         self.stop_threads()
-        with suppress(FlushFailed):
+        with suppress(StoreFailed):
             self.flusher.flush()
             advance()
         # What is not shown yet, since slaves lack it, lies behind the recovery point: the next start finds it there.
@@ -421,6 +444,7 @@ class StoreLife:
         It counts the cut, too: heads of files in a recovery point that was written before are not believed any more.
         """
         self.log_end.lower(end)
+        self.heads.forget_from(end)
         identity = self.identity
         self.identity = msgspec.structs.replace(identity, log_end=min(identity.log_end, end), cuts=identity.cuts + 1)
         self._identity_file.write(self.identity)

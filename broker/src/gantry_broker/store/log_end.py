@@ -1,6 +1,7 @@
 """How far the log was written, kept where a kill does not take it: one mapped page, changed by every append.
 
-    <root>/log-end    | a sealed line and JSON: store, generation, machine | zeros | end 8 | end, inverted 8 |
+    <root>/log-end    | a sealed line and JSON: store, generation, machine | zeros | heads 8 x 24 | end 8, inverted 8 |
+    a head            | where a log file begins 8 | CRC-32 of its first record 8 | the two, exclusive or, inverted 8 |
 
 A process that is killed loses nothing of the page cache, nor of write buffers that outlive it. So what was written
 before a kill is there at the next start, and this page, which is in the page cache too, says how far that was. A log
@@ -12,14 +13,15 @@ any order, or not at all, so on another run it says nothing; for the same reason
 have one whose buffers are the memory of its process.
 
 The end is there twice, and the lesser one counts: neither a kill between the two nor a flipped bit makes it more than
-was written. A page that cannot be read vouches for nothing.
+was written. A page that cannot be read vouches for nothing. The heads are those of the newest files, which
+``log-heads.json`` may not have yet (see ``file_heads``).
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import msgspec
 
@@ -32,6 +34,11 @@ log = logging.getLogger(__name__)
 PAGE_BYTES: Final = 4096
 ENDS: Final = struct.Struct(">QQ")
 ENDS_POSITION: Final = PAGE_BYTES - ENDS.size
+HEAD: Final = struct.Struct(">QQQ")
+HEADS_MAX: Final = 8
+"""How many files are begun at most before the next ``log-heads.json``, as far as their heads are known here."""
+
+HEADS_POSITION: Final = ENDS_POSITION - HEADS_MAX * HEAD.size
 _ALL_BITS: Final = (1 << 64) - 1
 
 
@@ -44,17 +51,34 @@ class LogEndOwner(msgspec.Struct, frozen=True):
     """The run of the machine, and the scope of its memory."""
 
 
+class LogEnd(NamedTuple):
+    """What the page says."""
+
+    owner: LogEndOwner
+    end: int
+    """Up to where the log was written, at least."""
+
+    heads: dict[int, int]
+    """CRC-32 of the first records of files, by where they begin."""
+
+
 def encode_log_end(owner: LogEndOwner, end: int) -> bytes:
-    """The whole file."""
+    """The whole file, without heads."""
     return encode_sealed(owner).ljust(ENDS_POSITION, b"\0") + ENDS.pack(end, end ^ _ALL_BITS)
 
 
-def decode_log_end(data: bytes) -> tuple[LogEndOwner, int]:
-    """Whose end it is, and up to where the log was written at least. Raises ValueError for what cannot be read."""
+def decode_log_end(data: bytes) -> LogEnd:
+    """What the file says. Raises ValueError for what cannot be read."""
     if len(data) != PAGE_BYTES:
         raise ValueError(f"it has {len(data)} bytes, not {PAGE_BYTES}")
     end, inverted = ENDS.unpack_from(data, ENDS_POSITION)
-    return decode_sealed(data[:ENDS_POSITION].rstrip(b"\0"), LogEndOwner), min(end, inverted ^ _ALL_BITS)
+    heads = {
+        base: crc
+        for base, crc, check in HEAD.iter_unpack(data[HEADS_POSITION:ENDS_POSITION])
+        if check == base ^ crc ^ _ALL_BITS
+    }
+    owner = decode_sealed(data[:HEADS_POSITION].rstrip(b"\0"), LogEndOwner)
+    return LogEnd(owner, min(end, inverted ^ _ALL_BITS), heads)
 
 
 @final
@@ -63,6 +87,7 @@ class LogEndFile:
 
     Then ``set`` belongs to the loop's thread, which moves ``wrote``. Where ``flushed`` counts, ``raise_to`` belongs to
     the holder of the sync lock, and to the loop; if both call it at once, the lesser end may stay until the next call.
+    ``note_head`` belongs to the loop's thread, too.
     """
 
     def __init__(self, disk: Disk, root: str, machine: str) -> None:
@@ -72,21 +97,22 @@ class LogEndFile:
         self._file: DiskFile | None = None
         self._view: memoryview | None = None
         self._end = 0
+        self._slot = 0
 
-    def read(self, identity: StoreIdentity | None) -> int:
-        """Up to where the last start wrote the log, on this run of this machine; 0 where nothing says it."""
+    def read(self, identity: StoreIdentity | None) -> LogEnd | None:
+        """What the last start wrote, on this run of this machine; None where nothing says it."""
         if identity is None or not self._machine or not self._disk.exists(self._path):
-            return 0
+            return None
         try:
-            owner, end = decode_log_end(self._disk.read_file(self._path))
+            found = decode_log_end(self._disk.read_file(self._path))
         except ValueError as exc:
             log.warning(
                 "the file that says how far the log was written is damaged: nothing follows from it",
                 extra={"path": self._path, "reason": str(exc)},
             )
-            return 0
-        is_last = owner == LogEndOwner(identity.uuid, identity.generation, self._machine)
-        return end if is_last else 0
+            return None
+        is_last = found.owner == LogEndOwner(identity.uuid, identity.generation, self._machine)
+        return found if is_last else None
 
     def begin(self, identity: StoreIdentity, end: int) -> None:
         """From now on it is the log end of this start. Where it cannot be made, as on a full disk, there is none."""
@@ -135,7 +161,21 @@ class LogEndFile:
 
     def lower(self, end: int) -> None:
         """The log is going to end at ``end`` or before, by our own decision."""
+        view = self._view
+        if view is None:
+            return
+        for position in range(HEADS_POSITION, ENDS_POSITION, HEAD.size):
+            if HEAD.unpack_from(view, position)[0] >= end:
+                view[position : position + HEAD.size] = bytes(HEAD.size)
         self.set(min(self._end, end))
+
+    def note_head(self, base_offset: int, crc: int) -> None:
+        """A log file was begun, with a record that has this CRC-32."""
+        view = self._view
+        if view is not None:
+            position = HEADS_POSITION + self._slot * HEAD.size
+            self._slot = (self._slot + 1) % HEADS_MAX
+            HEAD.pack_into(view, position, base_offset, crc, base_offset ^ crc ^ _ALL_BITS)
 
     def remove(self) -> None:
         """Nothing is to follow from it."""

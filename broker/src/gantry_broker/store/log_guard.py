@@ -7,6 +7,7 @@
 The rule it guards: **bytes of the log leave this process only after a checksum over these very bytes was compared**: a
 sum that was computed when they were written or verified, else the record's own seal, else, where RocketMQ wrote, its
 body's CRC, its own offset and its lengths. Not once per start or per file: a file may change while the broker runs.
+Since another store's records have seals, too, each file must still begin as it did (``CommitLog.demand_own``).
 
 A damaged record is reported once, counted, and kept here until it is healed or its file expires. ``ask_replica`` may
 have it fetched from a replica; for a bounded time readers then wait before it instead of stepping over it, since a
@@ -142,6 +143,7 @@ class LogGuard:
 
     def is_good(self, view: memoryview, position: int, offset: int) -> bool:
         """Whether a good record begins at ``position`` of ``view``, which lies at ``offset`` in the log."""
+        self._log.demand_own(offset)
         is_sealed = self._seals(offset).is_ours
         return check_record(view, position, physical_offset=offset, is_sealed=is_sealed).is_good
 
@@ -150,7 +152,8 @@ class LogGuard:
         its records lie where they say themselves."""
         unpack, seal_of, mark, mask, seals = INT.unpack_from, SEAL.unpack_from, SEAL_REVERSED, CRC_MASK, self._seals
         position, end, size_min = 0, len(view), RECORD_BYTES_MIN
-        unpack_place = _PLACE.unpack_from
+        unpack_place, file_size = _PLACE.unpack_from, self._log.file_size
+        file_start = file_end = 0
         while end - position >= size_min:
             size = unpack(view, position)[0]
             stop = position + size
@@ -165,6 +168,10 @@ class LogGuard:
                 check = check_record(view, position, physical_offset=place, is_sealed=seals(place).is_ours)
                 if check.size != size or not check.is_good:
                     return
+            if not file_start <= place < file_end:
+                file_start = place - place % file_size
+                file_end = file_start + file_size
+                self._log.demand_own(place)
             yield stop
             position = stop
 
@@ -378,6 +385,7 @@ class LogGuard:
         now_ms = self._clock.monotonic_ms()
         if damage is not None:
             return damage.state is DamageState.HEALING and now_ms < damage.wait_until_ms
+        self._log.demand_own(offset)
         damage = Damage(offset, offset + size if size else self._damage_end(offset))
         size = damage.end - offset
         counters = self.counters

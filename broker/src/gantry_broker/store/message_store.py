@@ -441,7 +441,7 @@ class MessageStore:
             self._flusher.wake()
 
     def flush(self) -> int:
-        """Wait until everything written is on the disk; up to where. Raises ``FlushFailed``. Not for the loop."""
+        """Wait until everything written is on the disk; up to where. Raises ``StoreFailed``. Not for the loop."""
         return self._flusher.flush()
 
     def commit_step(self) -> None:
@@ -604,6 +604,7 @@ class MessageStore:
         extent = self._log.at(physical_offset)
         if extent is None or not self._log.min_physical <= physical_offset < self._log.wrote:
             return None
+        self._log.demand_own(physical_offset)
         position, is_sealed = physical_offset - extent.base_offset, self.identity.is_ours(physical_offset)
         check = check_record(extent.view, position, physical_offset=physical_offset, is_sealed=is_sealed)
         return bytes(extent.view[position : position + check.size]) if check.is_good else None
@@ -646,6 +647,7 @@ class MessageStore:
         extent = self._log.at(physical)
         if physical < self._log.min_physical or physical >= self._log.wrote or extent is None:
             return physical < self._log.min_physical
+        self._log.demand_own(physical)
         position, is_sealed = physical - extent.base_offset, self.identity.is_ours(physical)
         check = check_record(extent.view, position, physical_offset=physical, is_sealed=is_sealed)
         if not check.is_good:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, final
 
-from gantry_broker.errors import FlushFailed
+from gantry_broker.errors import StoreFailed
 from gantry_broker.ports.clock import Clock
 from gantry_broker.store import points
 from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
@@ -99,7 +99,7 @@ class PointWriter:
                 self._checkpoint_at_ms = now_ms
                 self._write_checkpoint()
             self._heads.write(self._identity(), self._log.flushed)
-        except FlushFailed:
+        except StoreFailed:
             return False
         except OSError as exc:
             return self._bear(exc)
@@ -122,7 +122,7 @@ class PointWriter:
             self._heads.write(self._identity(), self._log.flushed)
             self._write_point()
             self._write_checkpoint()
-        except FlushFailed:
+        except StoreFailed:
             return False
         except OSError as exc:
             self._failure.report("writing the recovery point or the checkpoint", exc)

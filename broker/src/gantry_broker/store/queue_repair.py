@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from gantry_broker.errors import StoreFailed
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
 from gantry_broker.store.queue_table import QueueTable
@@ -176,6 +177,9 @@ class QueueRepair:
         """Have the unit of ``offset`` and its neighbours rebuilt, which are in doubt."""
         if queue in self._waiting:
             return
+        unit = queue.unit(offset)
+        if unit is not None:
+            self._log.demand_own(unit[0])
         episode = self._episodes.setdefault(queue, _Episode())
         if not episode.rebuilt and not episode.lost:
             episode.first, episode.reason = offset, reason
@@ -227,6 +231,8 @@ class QueueRepair:
             return True
         except StopIteration:
             pass
+        except StoreFailed:
+            return False  # the process ends, and nothing is rebuilt from another store's log
         except Exception as exc:
             # A repair that fails must not end the broker. The recovery point lists the queue.
             log.error(

@@ -60,6 +60,7 @@ class LogScan:
         if extent is None:
             self._end_damage(self.offset)
             return False
+        self._log.demand_own(self.offset)
         self._ask_ahead()
         stop = min(self.offset + SLICE_BYTES, extent.end_offset, self.end)
         while self.offset < stop:

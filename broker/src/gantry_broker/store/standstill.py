@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from gantry_broker.errors import FlushFailed
+from gantry_broker.errors import StoreFailed
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.last_record import last_record
@@ -53,7 +53,7 @@ def change_epochs(life: StoreLife, epochs: Sequence[Epoch]) -> None:
 
 
 def cut_log(life: StoreLife, end: int, epochs: Sequence[Epoch] | None = None) -> int:
-    """Let the log end at ``end``, where a record ends; how many bytes were cut. Raises ``FlushFailed``, for good.
+    """Let the log end at ``end``, where a record ends; how many bytes were cut. Raises ``StoreFailed``, for good.
 
     Its history is ``epochs`` then, by default what is left of its own.
     """
@@ -73,7 +73,7 @@ def cut_log(life: StoreLife, end: int, epochs: Sequence[Epoch] | None = None) ->
 
 
 def restart_log(life: StoreLife, begin: int, epochs: Sequence[Epoch]) -> None:
-    """Throw everything away; the log begins anew at ``begin``, where a file of it begins. Raises ``FlushFailed``."""
+    """Throw everything away; the log begins anew at ``begin``, where a file of it begins. Raises ``StoreFailed``."""
     assert begin % life.log.file_size == 0, begin
     with standstill(life) as log:
         life.dispatcher.drop_held()
@@ -91,7 +91,7 @@ def restart_log(life: StoreLife, begin: int, epochs: Sequence[Epoch]) -> None:
 
 
 def accept_loss(life: StoreLife, by: str, now_ms: int) -> int:
-    """Go on without what is missing, behind the vouched end; where the log ends then. Raises ``FlushFailed``.
+    """Go on without what is missing, behind the vouched end; where the log ends then. Raises ``StoreFailed``.
 
     Offsets of the log and of queues that were in use are never used again: blank records fill the log up to the next
     file behind what is lost, and units without a message fill the queues. They do so for a hole, too: a queue may have
@@ -160,7 +160,7 @@ def _move_to(life: StoreLife, end: int, shown: int, tail: int) -> None:
 
 
 def _finish_points(life: StoreLife, what_failed: str) -> None:
-    """Make queues, index and the points that vouch for them durable. Raises ``FlushFailed``."""
+    """Make queues, index and the points that vouch for them durable. Raises ``StoreFailed``."""
     life.points.finish()
     if life.failure.error is not None:
-        raise FlushFailed(what_failed) from life.failure.error
+        raise StoreFailed(what_failed) from life.failure.error

@@ -20,7 +20,7 @@ from gantry_broker.store.filler import HEAD_BYTES, is_accepted_filler, is_filler
 from gantry_broker.store.identity import StoreIdentity, decode_identity
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.inspect.segments import Segment, segments_of, usual_size
-from gantry_broker.store.log_end import LogEndOwner, decode_log_end
+from gantry_broker.store.log_end import LogEnd, decode_log_end
 from gantry_broker.store.loss import LossRecord, LostRange, find_missing, vouched_range
 from gantry_broker.store.opening import seals_of, written_by_others_from
 from gantry_broker.store.ownership import Stranger, find_stranger
@@ -62,7 +62,7 @@ class StoreFacts:
     loss: LossRecord
     """What the last start found missing, and what was accepted."""
 
-    log_end: tuple[LogEndOwner, int] | None
+    log_end: LogEnd | None
     """Up to where a start has written the log, and which start, on which machine."""
 
     ours_from: Seals
@@ -81,7 +81,7 @@ class StoreFacts:
         """Up to where the last start has written the log, if it was on this run of the machine; else 0."""
         if self.log_end is None or self.identity is None or not boot_id:
             return 0
-        owner, end = self.log_end
+        owner, end, _ = self.log_end
         is_last = (owner.store, owner.generation) == (self.identity.uuid, self.identity.generation)
         is_alone = self.checkpoint is None or self.checkpoint.is_ours
         return end if is_last and is_alone and owner.machine.partition("/")[0] == boot_id else 0
@@ -271,7 +271,7 @@ def _read_loss(disk: ReadingDisk, root: str) -> LossRecord:
         return LossRecord()
 
 
-def _read_log_end(disk: ReadingDisk, root: str) -> tuple[LogEndOwner, int] | None:
+def _read_log_end(disk: ReadingDisk, root: str) -> LogEnd | None:
     data = read_small(disk, f"{root}/log-end")
     try:
         return None if data is None else decode_log_end(data)
