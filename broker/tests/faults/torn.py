@@ -46,6 +46,7 @@ def torn_life(world: StoreWorld, seed: int, disk: LoopDisk | None = None) -> Tor
         _write_some_pages(Path(world.root), dice)
         disk.cut_power()
         world.kill()
+        world.clock.reboot(0)  # or the file system would have been shut down alone, on the same run of the machine
         disk.restore()
     behind = _whole_on_disk(world)
 
