@@ -31,7 +31,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The table. A test that needs what this machine has not, or is slow, is "skipped" in it."""
+    """The table. A test that needs what this machine has not is "skipped" in it; slow ones need `--slow`."""
     if not config.getoption("--rows", default=False):
         return
     ended: dict[str, Counter[str]] = {row: Counter() for row in ROWS}

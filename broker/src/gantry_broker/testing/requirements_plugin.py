@@ -9,8 +9,8 @@ The rule it guards: where a need was promised, a skip is a failure. `GANTRY_REQU
 Java; a test that wants one of them and does not find it then fails instead of disappearing. A name that is
 no need at all stops the run at once, because a typing error there would silently promise nothing.
 
-It refuses to know what the tests do, and it never installs anything. Tests marked `slow` are skipped unless
-`--slow` is given, and are counted in the same table.
+It refuses to know what the tests do, and it never installs anything. Tests marked `slow` are not selected unless
+`--slow` is given: a skip means that this machine cannot. They are counted in the same table.
 """
 
 from __future__ import annotations
@@ -66,6 +66,9 @@ class Account:
     answers: dict[str, str | None] = field(default_factory=dict)
     not_run: dict[tuple[str, str, str], int] = field(default_factory=dict)
     selected: int = 0
+    slow: int = 0
+    """How many slow tests were left out."""
+
     finished: int = 0
 
     def missing(self, need: Need) -> str | None:
@@ -262,6 +265,9 @@ SKIP_PREFIX = "not run here: "
 NOT_RUN = "not run here"
 """The property of a report that says what was missing."""
 
+SLOW = "gantry_slow"
+"""What a process that runs tests for another one calls the number of slow tests that it has left out."""
+
 
 def parse_promises(text: str) -> frozenset[str]:
     """The needs named in a comma list; a name that is no need is refused."""
@@ -283,7 +289,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers and read what was promised."""
     for need in NEEDS.values():
         config.addinivalue_line("markers", f"{need.marker}: skipped, and counted, without it ({need.remedy})")
-    config.addinivalue_line("markers", "slow: takes minutes; runs only with --slow")
+    config.addinivalue_line("markers", "slow: takes minutes; selected only with --slow")
     promised = parse_promises(os.environ.get(REQUIRE_VARIABLE, ""))
     account = config.stash[ACCOUNT] = Account(promised, bool(config.getoption("--slow")))
     config.pluginmanager.register(account, "gantry-account")
@@ -292,10 +298,6 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before any fixture: skip, or fail where the need was promised."""
-    account = item.config.stash[ACCOUNT]
-    if item.get_closest_marker("slow") is not None and not account.is_slow_wanted:
-        item.user_properties.append((NOT_RUN, ["slow", "takes minutes", "run pytest with --slow"]))
-        pytest.skip(f"{SKIP_PREFIX}slow; run pytest with --slow")
     demand(item, [need for need in NEEDS.values() if item.get_closest_marker(need.marker) is not None])
 
 
@@ -327,6 +329,26 @@ def other_skips(reporter: pytest.TerminalReporter) -> dict[str, int]:
     return counts
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the slow tests out, unless they are wanted."""
+    account = config.stash[ACCOUNT]
+    slow = [item for item in items if item.get_closest_marker("slow") is not None]
+    if slow and not account.is_slow_wanted:
+        account.slow = len(slow)
+        items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+        config.hook.pytest_deselected(items=slow)
+    if hasattr(config, "workeroutput"):
+        config.workeroutput[SLOW] = account.slow
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController, error: object) -> None:
+    """What a process that runs tests has left out: each finds all."""
+    account = node.config.stash[ACCOUNT]
+    account.slow = max(account.slow, getattr(node, "workeroutput", {}).get(SLOW, 0))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """How many tests this run means to run."""
     session.config.stash[ACCOUNT].selected = len(session.items)
@@ -343,6 +365,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     account = config.stash[ACCOUNT]
     rows = [(name, count, reason, remedy) for (name, reason, remedy), count in account.not_run.items()]
     rows += [("(skip)", count, reason, "") for reason, count in other_skips(terminalreporter).items()]
+    if account.slow:
+        rows.append(("(slow)", account.slow, "takes minutes", "run pytest with --slow"))
     unreached = account.selected - account.finished
     if unreached:
         rows.append(("(stop)", unreached, "the run ended before them", ""))
