@@ -14,8 +14,8 @@ up: ## Start a name server, a master, a slave and their sidecars; prove that the
 down: ## Stop what `make up` started.
 	@scripts/down
 
-test: ## Check, then run every test this machine can run, and say which it could not.
-	@scripts/test
+test: ## Check, then run every test this machine can run, and say which it could not (CHANGED=1, DURATIONS=1: CONTRIBUTING.md).
+	@CHANGED=$(CHANGED) DURATIONS=$(DURATIONS) scripts/test
 
 check: ## Format, lint, types, import contracts and the docs test; runs no broker.
 	@scripts/check

@@ -7,6 +7,9 @@ Spark, which is started once then, and warm from the second file on.
 Files that take long come first, so that the processes end at about the same time: a file that starts many processes has
 few tests, and would come last if the number of its tests decided.
 
+`--order random` shuffles files, and the tests of each, within that: no test may need another one before it. The seed is
+printed, and `--order SEED` repeats the order.
+
 Each process collects all tests, which makes a million objects that live as long as it does. The garbage collector does
 not look at them while they are made, nor ever after.
 """
@@ -14,6 +17,7 @@ not look at them while they are made, nor ever after.
 from __future__ import annotations
 
 import gc
+import random
 from collections import Counter
 from collections.abc import Generator
 from typing import Final
@@ -21,12 +25,18 @@ from typing import Final
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 ALONE: Final = ("broker/tests/crash/", "broker/tests/faults/", "broker/tests/replication/")
 """Folders whose tests never run beside each other."""
 
 SPARK: Final = ("pipelines/tests/test_spark_",)
 """Files that share a Spark."""
+
+ORDER: Final = pytest.StashKey[str]()
+"""The seed of a shuffled order; empty for the usual one."""
+
+ORDER_INPUT: Final = "gantry_order"
 
 TOGETHER: Final = {"alone": ALONE, "spark": SPARK}
 """What is given to one process as a whole, by how its files begin."""
@@ -80,13 +90,57 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The order."""
+    parser.addoption(
+        "--order", default="", metavar="SEED", help="run in the order of this seed; `random` draws one and prints it"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the seed once, for all processes."""
+    order = str(config.getoption("--order"))
+    if order == "random":
+        order = str(random.randrange(1 << 32))
+    elif order and not order.isdecimal():
+        raise pytest.UsageError(f"--order is `random` or a whole number, not {order}")
+    config.stash[ORDER] = str(getattr(config, "workerinput", {}).get(ORDER_INPUT, order))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """Tell a process the order."""
+    node.workerinput[ORDER_INPUT] = node.config.stash[ORDER]
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """What repeats the order."""
+    order = config.stash[ORDER]
+    return f"order: --order {order}" if order else "order: as always; `--order random` shuffles it"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In each of several processes the same order: what takes long, then the files with most tests."""
+    order = config.stash[ORDER]
+    if order:
+        _shuffle(items, random.Random(order))
     if not hasattr(config, "workerinput"):
+        return
+    if order:
+        items.sort(key=lambda item: _rank(item.nodeid))
         return
     counts = Counter(_unit(item.nodeid) for item in items)
     items.sort(key=lambda item: (_rank(item.nodeid), -counts[_unit(item.nodeid)], _unit(item.nodeid)))
+
+
+def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
+    """Files in another order, and the tests of each, which stay together."""
+    dice.shuffle(items)
+    units = sorted({_unit(item.nodeid) for item in items})
+    dice.shuffle(units)
+    places = {unit: place for place, unit in enumerate(units)}
+    items.sort(key=lambda item: (places[_unit(item.nodeid)], item.nodeid.partition("::")[0]))
 
 
 @pytest.hookimpl(optionalhook=True)

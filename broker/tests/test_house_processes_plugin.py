@@ -1,0 +1,51 @@
+"""The processes plugin: one order in all processes, another one with each seed, and files that stay together."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+PLUGINS = ["-p", "xdist.plugin", "-p", "gantry_broker.testing.processes_plugin"]
+FILES = {f"test_{name}": "".join(f"def test_{number}():\n    pass\n\n" for number in range(8)) for name in "abc"}
+
+
+@pytest.fixture(autouse=True)
+def own_files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three files of eight tests, in a pytest that loads no other plugin."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeini("[pytest]")
+    pytester.makepyfile(**FILES)
+
+
+def order(pytester: pytest.Pytester, *arguments: str) -> list[str]:
+    """The tests, in the order in which they run."""
+    result = pytester.runpytest_subprocess(*PLUGINS, "-v", *arguments)
+    result.assert_outcomes(passed=24)
+    lines = [line.replace("[gw0]", "").split() for line in result.outlines]
+    return [word for words in lines for word in words if "::" in word and "PASSED" in words]
+
+
+def test_a_seed_gives_an_order_and_its_files_stay_together(pytester: pytest.Pytester) -> None:
+    """The same with and without a process of its own; another seed gives another one."""
+    usual, seven = order(pytester), order(pytester, "--order", "7")
+    assert sorted(seven) == usual and seven != usual
+    files = [test.partition("::")[0] for test in seven]
+    assert len([file for file, before in zip(files, ["", *files], strict=False) if file != before]) == 3
+    assert order(pytester, "--order", "7") == seven == order(pytester, "--order", "7", "-n", "1")
+    assert order(pytester, "--order", "8") != seven
+
+
+def test_a_drawn_seed_is_printed_and_is_one_for_all_processes(pytester: pytest.Pytester) -> None:
+    """Processes that collect in different orders could not share the tests: the run would fail."""
+    result = pytester.runpytest_subprocess(*PLUGINS, "--order", "random", "-n", "2")
+    result.assert_outcomes(passed=24)
+    [seed] = [line.split()[-1] for line in result.outlines if line.startswith("order: --order ")]
+    assert seed.isdecimal()
+
+
+def test_an_order_that_is_no_seed_is_refused(pytester: pytest.Pytester) -> None:
+    """A typing error must not run in the usual order."""
+    result = pytester.runpytest_subprocess(*PLUGINS, "--order", "rnadom")
+    result.stderr.fnmatch_lines(["*--order is `random` or a whole number, not rnadom"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
