@@ -367,13 +367,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     rows += [("(skip)", count, reason, "") for reason, count in other_skips(terminalreporter).items()]
     if account.slow:
         rows.append(("(slow)", account.slow, "takes minutes", "run pytest with --slow"))
-    unreached = account.selected - account.finished
+    unreached = 0 if config.option.collectonly else account.selected - account.finished
     if unreached:
         rows.append(("(stop)", unreached, "the run ended before them", ""))
     terminalreporter.section("not run here")
     if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         terminalreporter.line("the run did not come to its end: nothing can be said of the tests it did not reach")
-    elif not rows:
+    elif not rows and not config.option.collectonly:
         terminalreporter.line("nothing: every selected test ran on this machine")
     if rows:
         terminalreporter.line(f"{'needs':<16} {'tests':>5}  why, and the remedy")
