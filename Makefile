@@ -15,7 +15,7 @@ down: ## Stop what `make up` started.
 	@scripts/down
 
 test: ## Check, then run every test this machine can run, and say which it could not (CHANGED=1, DURATIONS=1: CONTRIBUTING.md).
-	@CHANGED=$(CHANGED) DURATIONS=$(DURATIONS) scripts/test
+	@scripts/test
 
 check: ## Format, lint, types, import contracts and the docs test; runs no broker.
 	@scripts/check

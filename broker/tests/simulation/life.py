@@ -10,6 +10,7 @@ Here are the verbs of a process at work and of the machine under it; ``process``
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -161,10 +162,16 @@ class Life(Process):
 
     @verb
     def remove_head(self, files: int) -> None:
-        """Delete the oldest files, as far as they may go."""
+        """Delete the oldest files, as far as they may go.
+
+        A death while the begin of the log is not recorded for want of room is reported as a loss: no history has both.
+        """
         store = self.open_store()
         if store is None:
             return
+        error = self.traps.error
+        if self.traps.death is not None and error is not None and error.what == "write" and error.code != errno.EIO:
+            self.traps.error = None
 
         def remove() -> None:
             removable = [one.end_offset for one in store.removal.facts() if one.is_removable][:files]

@@ -134,9 +134,22 @@ def queue_half_built_with_a_hole_in_its_middle(life: Life) -> None:
     life.reopen(Mode(), before=["queues"])
 
 
+def head_deleted_on_a_disk_too_full_to_record_the_begin(life: Life) -> None:
+    """Deleting makes the room for it, and then the begin of the log is recorded."""
+    life.reopen(Mode(Medium.ANONYMOUS, is_ahead=True, buffers=2))
+    life.fail("write", 5, errno.ENOSPC)
+    life.append([-2, 100, -3, 100, 4096], queue=2)
+    life.append(EQUAL, queue=2)
+    for _ in range(9):
+        life.append(EQUAL)
+    life.flush()
+    life.remove_head(2)
+
+
 @pytest.mark.parametrize(
     "history",
     [
+        head_deleted_on_a_disk_too_full_to_record_the_begin,
         full_disk_between_the_identity_and_its_twin,
         sync_failed_in_a_recovery_that_read_everything,
         numbers_of_removed_messages_outlive_a_power_loss,

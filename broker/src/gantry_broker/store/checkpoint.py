@@ -117,19 +117,24 @@ class Checkpoint:
                 facts = facts._replace(begin=known)
             self._write(facts)
 
-    def raise_begin(self, begin: int) -> None:
-        """Make durable that the log may begin at ``begin``, before files that lie before it are deleted."""
+    def raise_begin(self, begin: int) -> bool:
+        """Make durable that the log may begin at ``begin``, before files that lie before it are deleted.
+
+        False if the disk has no room for it. A file system that copies on write may want room even for this. Deleting
+        makes it, and comes first; then this is asked again. A process that ends in between has lost what it deleted.
+        """
         with self._lock:
             written = self._written or CheckpointFacts()  # a disk that is too full may have none
             if written.begin is not None and written.begin >= begin:
-                return
+                return True
             try:
                 self._write(written._replace(begin=begin))
             except OSError as exc:
                 if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                # A file system that copies on write may want room even for this. Deleting makes it, and comes first.
                 log.warning("the new begin of the log could not be recorded", extra={"reason": str(exc)})
+                return False
+            return True
 
     def vouch_for_nothing(self, begin: int) -> None:
         """Make durable that the log may lack anything, and may begin at ``begin``: it is going to be thrown away."""

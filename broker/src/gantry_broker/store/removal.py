@@ -53,7 +53,7 @@ class HeadRemoval:
         index: KeyIndex | None,
         retired: Callable[[], None],
         failed: Callable[[str, OSError], object],
-        raise_begin: Callable[[int], None] = lambda begin: None,
+        raise_begin: Callable[[int], bool] = lambda begin: True,
     ) -> None:
         """``raise_begin`` makes durable where the log begins, before a name goes: less would be taken for a loss.
 
@@ -155,13 +155,15 @@ class HeadRemoval:
     def unlink(self) -> None:
         """Take away the names of everything that was retired. Helper thread. After an ``OSError``: call it again."""
         if self._log_files:
-            self._record_begin(self._log_files[-1].end_offset)
+            begin = self._log_files[-1].end_offset
+            is_recorded = self._record_begin(begin)
             points.reached(points.BEFORE_UNLINK)
-        while self._log_files:
-            file = self._log_files[0]
-            self._log.files.unlink(file)
-            self._log_files.popleft().close()
-            points.reached(points.MID_UNLINK)
+            while self._log_files:
+                file = self._log_files[0]
+                self._log.files.unlink(file)
+                self._log_files.popleft().close()
+                is_recorded = is_recorded or self._record_begin(begin)
+                points.reached(points.MID_UNLINK)
         is_flush_needed = bool(self._queue_files or self._index_files)
         while self._queue_files:
             files, file = self._queue_files[0]
@@ -174,9 +176,9 @@ class HeadRemoval:
         if is_flush_needed:
             self._has_retired()
 
-    def _record_begin(self, begin: int) -> None:
+    def _record_begin(self, begin: int) -> bool:
         try:
-            self._raise_begin(begin)
+            return self._raise_begin(begin)
         except OSError as exc:
             if exc.errno not in (errno.EMFILE, errno.ENFILE):  # without a descriptor nothing was tried
                 self._has_failed("recording where the log begins", exc)
