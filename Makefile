@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format manifests lock interop interop-admin interop-bench crash damage fuzz audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull
+.PHONY: help setup up down test verify check format manifests lock interop interop-admin interop-bench crash damage fuzz audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,8 +14,11 @@ up: ## Start a name server, a master, a slave and their sidecars; prove that the
 down: ## Stop what `make up` started.
 	@scripts/down
 
-test: ## Check, then run every test this machine can run, and say which it could not (CHANGED=1, DURATIONS=1: CONTRIBUTING.md).
+test: ## Check, then prove every path once, and say what this machine could not run (CHANGED=1, DURATIONS=1: CONTRIBUTING.md).
 	@scripts/test
+
+verify: ## Run every test that deepens what `make test` says (PART=store|ha|server|operator|java|spark|browser|api: one part).
+	@scripts/verify
 
 check: ## Format, lint, types, import contracts and the docs test; runs no broker.
 	@scripts/check

@@ -128,6 +128,7 @@ def test_busy_processes_end_with_the_benchmark(monkeypatch: pytest.MonkeyPatch) 
     assert len(children) == 2 and all(child.poll() is not None for child in children)
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("name", ["burst", "oneway-burst", "oneway-paced"])
 @pytest.mark.parametrize("shape", ["java", "other"])
 def test_a_small_run_stores_everything(

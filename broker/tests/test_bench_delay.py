@@ -20,6 +20,7 @@ SMALL = DelayScale(
 )
 
 
+@pytest.mark.verify
 def test_the_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All messages are delivered, each is counted once, and the results are kept."""
     monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")

@@ -263,6 +263,7 @@ def test_a_part_that_fails_does_not_take_the_earlier_ones_along(
     assert list(json.loads(kept.read_text())["outcomes"]) == ["memory"]
 
 
+@pytest.mark.verify
 @pytest.mark.needs_go
 @pytest.mark.parametrize(
     "part", ["table", *(pytest.param(part, marks=pytest.mark.slow) for part in ("memory", "slow"))]

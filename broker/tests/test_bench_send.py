@@ -103,6 +103,7 @@ def stubbed_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
     return run
 
 
+@pytest.mark.verify(quick=3)
 @pytest.mark.needs_go
 @pytest.mark.parametrize("name", ["a", "a1", "b"])
 @pytest.mark.parametrize("header", ["json", "rocketmq"])
@@ -121,6 +122,7 @@ def test_the_echo_server_answers_every_mode(tmp_path: Path, name: measurement.Mo
     assert run.other_cores >= 0
 
 
+@pytest.mark.verify
 @pytest.mark.needs_go
 def test_a_whole_run_prints_goals_and_keeps_its_figures(stubbed_send: RunCommand, tmp_path: Path) -> None:
     """Every mode and body is measured beside the echo server, and the file holds what the table shows."""
@@ -139,6 +141,7 @@ def test_a_whole_run_prints_goals_and_keeps_its_figures(stubbed_send: RunCommand
     assert all(run["report"]["errors"] == 0 for run in results["runs"])
 
 
+@pytest.mark.verify
 @pytest.mark.needs_go
 def test_refused_sends_fail_the_command(stubbed_send: RunCommand) -> None:
     """A broker that refuses is no result: the command ends with 1 and shows what the broker said."""
@@ -148,6 +151,7 @@ def test_refused_sends_fail_the_command(stubbed_send: RunCommand) -> None:
     assert "said the stub" in result.output
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.needs_go
 @pytest.mark.parametrize(("extra", "code"), [((), 0), (("--assert-goals",), 1)], ids=["reported", "asserted"])
 def test_a_missed_goal_fails_only_when_asked(

@@ -46,6 +46,7 @@ def kept(folder: Path) -> dict[str, Any]:
     return outcomes
 
 
+@pytest.mark.verify
 def test_the_append_tail_is_measured_on_every_medium(quick_store: RunCommand, tmp_path: Path) -> None:
     """Control, no buffer, anonymous memory, and what else this machine gives, each in a process of its own."""
     result = quick_store("--only", "tail")
@@ -73,6 +74,7 @@ def test_synchronous_flush_is_measured_beside_asynchronous(quick_store: RunComma
     assert alone["syncs"] >= alone["messages"] > 0
 
 
+@pytest.mark.verify
 def test_recovery_is_measured_after_a_kill(quick_store: RunCommand, tmp_path: Path) -> None:
     """All of the log is read where that is said, and every message is found."""
     result = quick_store("--only", "recovery")

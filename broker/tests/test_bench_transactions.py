@@ -19,6 +19,7 @@ SMALL = TransactionScale(
 )
 
 
+@pytest.mark.verify
 def test_the_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every transaction is committed and counted, and the results are kept."""
     monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")

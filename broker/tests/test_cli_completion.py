@@ -67,6 +67,7 @@ def bash_offers(program: dict[str, str], line: str, folder: Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
@@ -86,6 +87,7 @@ def test_bash_completes_commands_and_options(
     assert bash_offers(program, line, tmp_path) == offered
 
 
+@pytest.mark.verify
 def test_bash_completes_topics_by_name_behind_an_address_with_a_colon(
     patient: dict[str, str], cluster: FakeCluster, tmp_path: Path
 ) -> None:
@@ -96,6 +98,7 @@ def test_bash_completes_topics_by_name_behind_an_address_with_a_colon(
     assert bash_offers(by_environment, "gantry group resend x", tmp_path) == []
 
 
+@pytest.mark.verify
 def test_name_server_that_does_not_answer_offers_nothing_and_holds_nobody_up(
     program: dict[str, str], tmp_path: Path
 ) -> None:

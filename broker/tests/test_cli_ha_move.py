@@ -437,6 +437,7 @@ def run_seed(
     return Outcome(moves, lost, unsaid, sum(len(who) > 1 for who in masters.values()))
 
 
+@pytest.mark.verify
 def test_no_order_of_events_loses_what_was_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     """With any number of members and of needed acks, whoever answers, and old masters that know of nothing."""
     monkeypatch.setattr(ha_move, "CATCH_UP_POLL_S", 0)
@@ -446,6 +447,7 @@ def test_no_order_of_events_loses_what_was_acknowledged(monkeypatch: pytest.Monk
     assert [seed for seed, one in enumerate(outcomes) if one.lost or one.twins] == []
 
 
+@pytest.mark.verify
 def test_acks_of_an_older_epoch_alone_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A master that counted them would lose messages, however carefully the role is moved: why masters do not."""
     monkeypatch.setattr(ha_move, "CATCH_UP_POLL_S", 0)

@@ -185,6 +185,7 @@ def patient_group(tmp_path: Path) -> Iterator[Group]:
 EVERYBODY: Final = ("--electable", "1", "--electable", "2", "--electable", "3")
 
 
+@pytest.mark.verify
 def test_a_synchronous_group_is_begun_moved_and_survives_its_master(sync_group: Group) -> None:
     """Begun by hand, handed over, and after kill -9 of the master with nothing but what the slaves have recorded."""
     group = sync_group
@@ -215,6 +216,7 @@ def test_a_synchronous_group_is_begun_moved_and_survives_its_master(sync_group: 
     assert group.roles()[1] == "SLAVE"
 
 
+@pytest.mark.verify
 def test_a_group_with_too_few_members_left_is_refused(sync_group: Group) -> None:
     """Nobody is asked for a promise in vain: the slave that is left goes on as it was."""
     group = sync_group
@@ -230,6 +232,7 @@ def test_a_group_with_too_few_members_left_is_refused(sync_group: Group) -> None
     assert statuses[1] is not None and statuses[1]["promised_epoch"] == statuses[1]["epoch"] == 1001
 
 
+@pytest.mark.verify
 def test_an_asynchronous_group_moves_once_grants_have_ended(async_group: Group) -> None:
     """The old master is dead, but what it was granted counts until it runs out."""
     group = async_group
@@ -245,6 +248,7 @@ def test_an_asynchronous_group_moves_once_grants_have_ended(async_group: Group) 
     assert group.roles() == [None, "MASTER"]
 
 
+@pytest.mark.verify
 def test_a_slave_that_was_started_again_still_knows_what_it_granted(patient_group: Group) -> None:
     """Its last process may have granted a moment ago, so a promotion waits all the same; its disk says for how long."""
     group = patient_group
@@ -259,6 +263,7 @@ def test_a_slave_that_was_started_again_still_knows_what_it_granted(patient_grou
     assert 0 < promised["granted_ms"] <= 60_000
 
 
+@pytest.mark.verify
 def test_nothing_acknowledged_is_lost_by_moves_under_load(sync_group: Group) -> None:
     """A producer never stops, two masters hand over and one is killed; what was answered 0 is where it ended."""
     group = sync_group

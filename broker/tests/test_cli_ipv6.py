@@ -48,6 +48,7 @@ def test_a_host_may_be_typed_with_brackets(tmp_path: Path, typed: str, monkeypat
     assert (result.exit_code, hosts) == (0, ["::1"]), result.output
 
 
+@pytest.mark.verify
 def test_every_command_takes_what_up_has_printed(tmp_path: Path) -> None:
     """A broker alone on ::1: sent to, read from, looked at, and its store dumped."""
     options = [word for pair in SMALL.items() for word in ("-o", "=".join(pair))]

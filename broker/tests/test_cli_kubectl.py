@@ -78,6 +78,7 @@ def completed(folder: Path, kubectl: str, *words: str) -> tuple[list[str], str]:
     return done.stdout.splitlines(), done.stderr
 
 
+@pytest.mark.verify
 def test_tab_offers_what_kubectl_finds(tmp_path: Path) -> None:
     """Commands, groups of the namespace that was typed, namespaces, contexts; and no files."""
     kubectl = 'echo "$@" >> calls; echo brokergroup.gantry.dev/orders; echo brokergroup.gantry.dev/bills'
@@ -95,6 +96,7 @@ def test_tab_offers_what_kubectl_finds(tmp_path: Path) -> None:
     assert "--context=prod" in first and second.startswith("get namespaces") and "--namespace" not in second
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("kubectl", ["echo 'no such server' >&2; exit 1", "sleep 600; true", "exit 127"])
 def test_tab_is_silent_where_nothing_answers(tmp_path: Path, kubectl: str) -> None:
     """A cluster that refuses, hangs, or is not there: nothing is offered, nothing said, and nobody waits for it."""

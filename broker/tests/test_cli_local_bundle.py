@@ -69,6 +69,7 @@ def packed(folder: Path) -> set[str]:
         return {one.name.removeprefix("gantry-bundle/") for one in archive.getmembers()}
 
 
+@pytest.mark.verify
 def test_a_proxy_of_the_environment_is_not_shown_the_token(
     tmp_path: Path, listeners: tuple[Listener, Listener], monkeypatch: pytest.MonkeyPatch
 ) -> None:

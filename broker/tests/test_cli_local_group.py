@@ -40,6 +40,7 @@ def other(name: str) -> str:
     return {"master-0": "slave-0-1", "slave-0-1": "master-0"}[name]
 
 
+@pytest.mark.verify
 def test_a_group_has_a_sidecar_beside_each_broker_and_one_secret(group: Group) -> None:
     """Every sidecar answers and is asked without it for what may be looked at; only we can read the token."""
     record, token = group.record, (group.folder / "token").read_text().split(":", 1)[1].strip()
@@ -89,6 +90,7 @@ def test_a_planned_promotion_loses_nothing_under_load(group: Group) -> None:
     assert group.state.read_annotations() == {}, "an order that was obeyed is taken off"
 
 
+@pytest.mark.verify
 def test_what_is_explained_is_what_happens_when_the_master_is_killed(group: Group) -> None:
     """kill -9: whoever was named takes over, nothing acknowledged is lost, and the old master comes back as a slave."""
     [(before, epoch)] = group.masters().values()
@@ -126,6 +128,7 @@ def test_a_crashed_broker_is_back_at_once(group: Group) -> None:
     assert group.masters() == {0: (master, epoch)}
 
 
+@pytest.mark.verify
 def test_a_master_that_stands_still_is_replaced_and_follows_when_it_goes_on(group: Group) -> None:
     """SIGSTOP of the master, with all its connections open: it is silent, a slave is promoted; SIGCONT: it follows."""
     [(before, _)] = group.masters().values()
@@ -147,6 +150,7 @@ def has_caught_up(look: Look, members: int) -> bool:
     return len(look.members) == members and len({one.wrote for one in look.members}) == 1
 
 
+@pytest.mark.verify
 def test_slaves_come_and_go_by_an_edit(group: Group) -> None:
     """One slave more by `gantry apply` gets the whole log and may be elected; then the highest number goes again."""
     group.send("edits", "one", "two")
@@ -173,6 +177,7 @@ def test_an_edit_that_a_store_cannot_bear_is_refused(group: Group) -> None:
     group.until(group.is_well)
 
 
+@pytest.mark.verify
 def test_a_bundle_holds_what_explains_and_no_secret(group: Group, tmp_path: Path) -> None:
     """Records, decisions, logs and each sidecar's own bundle; the token and the messages are not in it."""
     token = (group.folder / "token").read_text().split(":", 1)[1].strip()
@@ -193,6 +198,7 @@ def test_a_bundle_holds_what_explains_and_no_secret(group: Group, tmp_path: Path
     assert not [name for name, text in texts.items() if b"a-body-that-nobody" in text]
 
 
+@pytest.mark.verify
 def test_a_killed_supervisor_takes_its_brokers_along_and_the_next_finds_everything(group: Group) -> None:
     """kill -9 of the supervisor: its processes end, the next run has the same ports and all that was acknowledged."""
     group.send("orphans", "one", "two", "three")

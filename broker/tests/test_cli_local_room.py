@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 from local_group_kit import group_of
 
 from gantry_cli.local.access import Access
@@ -18,6 +19,7 @@ from gantry_client.testing.cluster import FakeCluster
 from gantry_wire.commands.admin import TopicConfig
 
 
+@pytest.mark.verify
 async def test_a_full_disk_costs_one_process_and_not_the_group(tmp_path: Path) -> None:
     """Its settings cannot be written: it is told, tried again, and runs when there is room; nobody else is stopped."""
     told: list[str] = []

@@ -20,6 +20,7 @@ from gantry_broker.testing.accounts import ACCOUNTS
 from gantry_broker.testing.certificates import Party
 
 
+@pytest.mark.verify
 def test_an_asynchronous_group_moves_within_its_bound_only(tmp_path: Path) -> None:
     """The last second's messages may be lost: nobody takes over until a person accepts so much; then somebody does."""
     group = Group(tmp_path / "state", replication="{mode: Async}", failover="{after: 3s, maxDataLossBytes: 0}")
@@ -48,6 +49,7 @@ def test_an_asynchronous_group_moves_within_its_bound_only(tmp_path: Path) -> No
     assert len(gone) * 200 <= announced, "never more than was said"
 
 
+@pytest.mark.verify
 def test_ctrl_c_is_clean_a_second_run_finds_its_data_and_a_busy_port_is_named(tmp_path: Path) -> None:
     """SIGINT: everything ends with code 0 and without a mark of an unclean stop. Then the ports are remembered, and
     one that another program has by now is named before anything starts."""
@@ -83,6 +85,7 @@ def test_ctrl_c_is_clean_a_second_run_finds_its_data_and_a_busy_port_is_named(tm
     assert found == ["first"]
 
 
+@pytest.mark.verify
 def test_a_group_with_secrets_keeps_strangers_out(tmp_path: Path) -> None:
     """Accounts and certificates as the manifest names them: who shows neither gets nothing, of brokers and sidecars."""
     group = Group(tmp_path / "state", access="{aclSecret: keys, tlsSecret: certificates}")

@@ -71,6 +71,7 @@ async def test_a_dry_run_says_all_and_changes_nothing(tmp_path: Path) -> None:
     assert RequestCode.UPDATE_BROKER_CONFIG not in {command.code for command in broker.asked}
 
 
+@pytest.mark.verify
 async def test_what_is_in_the_way_stops_a_dry_run_and_a_real_one(tmp_path: Path) -> None:
     """For programs, too: with the finding in the document. The broker goes on as it was."""
     async with JavaBroker() as broker:

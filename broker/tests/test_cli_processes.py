@@ -108,6 +108,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     assert down.returncode == 0, down.stderr
 
 
+@pytest.mark.verify
 def test_detached_stack_says_where_it_is_and_what_comes_next(tmp_path: Path) -> None:
     """Addresses, the proof, three steps; a second `up` names the first; `down` ends it; a second `down` is no error."""
     ports = ("--namesrv-port", "0", "--broker-port", "0", *SMALL_STORE)
@@ -132,6 +133,7 @@ def test_detached_stack_says_where_it_is_and_what_comes_next(tmp_path: Path) -> 
         socket.create_connection((host, int(port)), timeout=60)
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_foreground_stack_streams_state_and_stops_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     """The summary, a line of state, then a clean stop with code 0: the broker leaves no mark of an unclean one."""
@@ -163,6 +165,7 @@ def test_foreground_stack_streams_state_and_stops_on_a_signal(tmp_path: Path, nu
     assert not StackDirectory(tmp_path).is_running()
 
 
+@pytest.mark.verify
 def test_bad_setting_ends_up_with_the_brokers_own_words(tmp_path: Path) -> None:
     """A setting that the broker refuses is one line, in the foreground and with --detach, and nothing is left."""
     for detach in ((), ("--detach",)):
@@ -235,6 +238,7 @@ def test_messages_come_back_in_the_order_of_their_sends(stack: Stack) -> None:
     assert first == second == "one\ntwo\nthree\nfour\n"
 
 
+@pytest.mark.verify
 def test_lines_of_standard_input_are_messages(stack: Stack) -> None:
     """One message a line, text of any language, and many of them at once with one summary."""
     topic = stack.topic("lines", queues=1)
@@ -248,6 +252,7 @@ def test_lines_of_standard_input_are_messages(stack: Stack) -> None:
     assert "500 messages acknowledged" in many
 
 
+@pytest.mark.verify
 def test_everything_said_of_a_message_is_read_back(stack: Stack) -> None:
     """Tag, keys and properties in --json and --verbose; --tag filters; --count repeats."""
     topic = stack.topic("marks", queues=1)
@@ -267,6 +272,7 @@ def test_everything_said_of_a_message_is_read_back(stack: Stack) -> None:
     assert stack.done("consume", topic, "--tag", "a || b").split() == ["paid", "b", "b", "b"]
 
 
+@pytest.mark.verify
 def test_properties_are_asked_for_in_sql(stack: Stack) -> None:
     """--sql filters as an onlooker and as a member of a group, by properties, the tag among them."""
     topic = stack.topic("priced", queues=1)
@@ -280,6 +286,7 @@ def test_properties_are_asked_for_in_sql(stack: Stack) -> None:
     ]
 
 
+@pytest.mark.verify
 def test_group_reads_each_message_once_and_printed_ones_are_done(stack: Stack) -> None:
     """--count commits exactly what was printed; the next call goes on there; then there is nothing left."""
     topic = stack.topic("shared")
@@ -295,6 +302,7 @@ def test_group_reads_each_message_once_and_printed_ones_are_done(stack: Stack) -
     assert [(g["name"], g["lag"]) for g in described["groups"]] == [("readers", 0)]
 
 
+@pytest.mark.verify
 def test_reading_begins_where_it_is_told_to(stack: Stack) -> None:
     """latest sees nothing old, an age sees what is younger."""
     topic = stack.topic("begin", queues=1)
@@ -305,6 +313,7 @@ def test_reading_begins_where_it_is_told_to(stack: Stack) -> None:
     assert stack.done("consume", topic, "--from", "2099-01-01T00:00") == ""
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("group", [(), ("--group", "followers")], ids=["onlooker", "group"])
 def test_following_prints_what_comes_until_interrupted(stack: Stack, group: tuple[str, ...]) -> None:
     """A message that is sent later is printed at once; Ctrl-C is an ordinary end."""
@@ -329,6 +338,7 @@ def test_following_prints_what_comes_until_interrupted(stack: Stack, group: tupl
     assert (process.returncode, rest, errors) == (0, "", "")
 
 
+@pytest.mark.verify
 def test_delayed_message_comes_later(stack: Stack) -> None:
     """Level 1 is one second: not there at once, there soon after."""
     topic = stack.topic("later", queues=1)
@@ -343,6 +353,7 @@ def test_delayed_message_comes_later(stack: Stack) -> None:
 # ------- topics and status
 
 
+@pytest.mark.verify
 def test_topic_is_created_changed_described_and_deleted(stack: Stack) -> None:
     """Each step shows in the next; deleting asks first."""
     stack.done("topic", "create", "cycle", "--queues", "2")
@@ -361,6 +372,7 @@ def test_topic_is_created_changed_described_and_deleted(stack: Stack) -> None:
     assert stack.gantry("topic", "describe", "cycle").returncode == 3
 
 
+@pytest.mark.verify
 def test_read_only_topic_refuses_messages(stack: Stack) -> None:
     """--permission r leaves reading alone."""
     topic = stack.topic("frozen")
@@ -373,6 +385,7 @@ def test_read_only_topic_refuses_messages(stack: Stack) -> None:
     assert stack.done("consume", topic) == "kept\n"
 
 
+@pytest.mark.verify
 def test_what_is_set_for_a_topic_is_shown(stack: Stack) -> None:
     """Queues to write and to read, permission, order and attributes; what is not said again falls back, but
     attributes, which are changed one by one."""
@@ -400,6 +413,7 @@ def test_what_is_set_for_a_topic_is_shown(stack: Stack) -> None:
     assert refused.returncode != 0 and "unchangeable" in refused.stderr
 
 
+@pytest.mark.verify
 def test_an_order_is_kept_by_name_servers(stack: Stack) -> None:
     """Set, shown and removed; by default over all queues that take messages."""
     topic = stack.topic("ledger", queues=3)
@@ -434,6 +448,7 @@ def test_status_shows_brokers_topics_and_groups(stack: Stack) -> None:
 # ------- failures
 
 
+@pytest.mark.verify(quick=3)
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "words"),
     [
@@ -507,6 +522,7 @@ def test_server_runs_in_the_foreground_with_its_own_signals(tmp_path: Path) -> N
     assert process.returncode == 0
 
 
+@pytest.mark.verify
 def test_terminal_gets_one_line_of_state_that_changes(tmp_path: Path) -> None:
     """On a terminal the state line is rewritten in place, and Ctrl-C typed there stops the stack."""
     ports = ("--namesrv-port", "0", "--broker-port", "0")

@@ -47,6 +47,7 @@ def run(bar: str, *, late_s: float, lasts_s: float) -> tuple[str, str]:
     return printed, seen.decode()
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("bar", "shown"),
     [
@@ -100,6 +101,7 @@ LONG = [
 ]
 
 
+@pytest.mark.verify(quick=5)
 @pytest.mark.parametrize("words", LONG, ids=" ".join)
 def test_command_that_waits_for_somebody_shows_it(words: tuple[str, ...]) -> None:
     """A name server that takes the connection and says nothing: whoever waits sees that something goes on."""

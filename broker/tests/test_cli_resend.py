@@ -283,6 +283,7 @@ def test_progress_is_a_reader_of_its_own(cluster: FakeCluster) -> None:
 # ------- with a real broker
 
 
+@pytest.mark.verify
 async def test_given_up_messages_come_back_through_a_real_broker(tmp_path: Path) -> None:
     """A consumer gives messages up, mends its mistake, and gets each of them once after the command."""
     port = free_port()

@@ -70,6 +70,7 @@ def test_files_are_opened_for_reading_only(command: str, tmp_path: Path, monkeyp
     assert result.exit_code in (0, 1), result.output
 
 
+@pytest.mark.verify
 def test_a_store_that_is_written_at_this_moment_is_good(tmp_path: Path) -> None:
     """A real process appends all the time; its moving end is no error, and all that was there before is verified."""
     filled(tmp_path).close()

@@ -118,6 +118,7 @@ async def test_server_that_keeps_dying_is_given_up(
     assert waited == [0.0, 1.0, 2.0, 4.0, 8.0]
 
 
+@pytest.mark.verify
 def test_server_does_not_outlive_its_supervisor(tmp_path: Path, command: Callable[[str], ServerCommand]) -> None:
     """kill -9 of whoever started it ends the server, too."""
     command("import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)")

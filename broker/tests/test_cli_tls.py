@@ -70,6 +70,7 @@ def test_a_command_speaks_tls(address: str, party: Party) -> None:
     assert half.returncode == 1 and "go together" in half.stderr
 
 
+@pytest.mark.verify
 def test_a_shell_may_always_speak_tls(address: str, party: Party) -> None:
     """Everything may stand in the environment."""
     served = gantry(

@@ -144,6 +144,7 @@ async def test_queues_are_dense_and_hold_what_was_acknowledged(servers: Servers)
     assert all({m.queue_offset for m in messages if m.queue == queue} == set(range(end)) for queue, end in ends.items())
 
 
+@pytest.mark.verify
 async def test_a_failing_message_comes_again_and_ends_in_the_dead_letter_topic(servers: Servers) -> None:
     """The broker delays the retry, counts it, and sets the message aside after the limit; others are not held up."""
     await servers.start_broker()
@@ -179,6 +180,7 @@ async def test_a_failing_message_comes_again_and_ends_in_the_dead_letter_topic(s
     assert dead.body == b"bad"
 
 
+@pytest.mark.verify
 async def test_members_come_and_go_and_nothing_is_lost(servers: Servers) -> None:
     """Three members join and leave while messages flow: every one is handled, few of them twice."""
     await servers.start_broker()
@@ -291,6 +293,7 @@ async def test_a_killed_broker_loses_no_acknowledged_message_and_clients_come_ba
         await wait_until(lambda: acknowledged <= handled, timeout_s=120)
 
 
+@pytest.mark.verify
 async def test_a_consumer_goes_on_where_it_was_after_everything_restarted(servers: Servers) -> None:
     """Committed offsets outlive a clean stop of the broker."""
     process = await servers.start_broker()
@@ -320,6 +323,7 @@ async def test_a_consumer_goes_on_where_it_was_after_everything_restarted(server
     assert second == [b"new"]
 
 
+@pytest.mark.verify
 async def test_sends_go_to_the_other_broker_while_one_is_away(servers: Servers) -> None:
     """With two brokers a clean stop of one costs no send."""
     await servers.start_broker("broker-a")
@@ -335,6 +339,7 @@ async def test_sends_go_to_the_other_broker_while_one_is_away(servers: Servers) 
     assert all(receipt.is_acknowledged for receipt in after)
 
 
+@pytest.mark.verify
 async def test_a_delayed_message_comes_when_it_is_due(servers: Servers) -> None:
     """Level 1 is delivered after a second, to its own topic, and others overtake it."""
     await servers.start_broker()
@@ -403,6 +408,7 @@ def process_port(process: ServerProcess) -> int:
     return int(next(line for line in lines if line.startswith("listenPort=")).partition("=")[2])
 
 
+@pytest.mark.verify
 async def test_an_unknown_topic_is_an_error_where_brokers_do_not_create_it(servers: Servers) -> None:
     """autoCreateTopicEnable=false: no route, nothing created by asking."""
     await servers.start_broker(autoCreateTopicEnable="false")
@@ -434,6 +440,7 @@ async def test_long_polling_brings_a_message_at_once(servers: Servers) -> None:
     assert bodies == [b"wanted"]
 
 
+@pytest.mark.verify
 async def test_the_synchronous_face_against_real_processes(servers: Servers) -> None:
     """Plain code sends and polls; run in a thread here because the test itself has a loop."""
     await servers.start_broker()

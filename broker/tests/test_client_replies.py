@@ -238,6 +238,7 @@ async def test_a_large_reply_arrives_unpacked_and_a_damaged_one_is_said() -> Non
                 await producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS)
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 async def test_request_and_reply_through_a_real_broker(tmp_path: Path, mode: str) -> None:
     """Two processes in between change nothing; the reply topic keeps what was replied."""

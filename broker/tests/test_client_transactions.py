@@ -108,6 +108,7 @@ async def test_the_check_says_what_nobody_has_said(servers: Servers) -> None:
         await wait_until(both_were_asked, timeout_s=120, what="the second question")
 
 
+@pytest.mark.verify
 async def test_a_broker_that_is_killed_loses_no_transaction(servers: Servers) -> None:
     """The commit goes through as soon as it is back; what was committed before is not delivered again."""
     async with TransactionProducer(servers.address, GROUP) as producer:

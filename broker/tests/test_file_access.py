@@ -38,6 +38,7 @@ def generous_umask() -> Iterator[None]:
     os.umask(before)
 
 
+@pytest.mark.verify
 def test_a_running_group_leaves_nothing_that_others_can_read(tmp_path: Path) -> None:
     """Stores, tables, logs, status pages, tokens, sockets: 0600 and 0700, while it runs and after it has ended."""
     group = Group(tmp_path / "state")

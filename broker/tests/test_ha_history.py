@@ -61,6 +61,7 @@ class Node:
         return History(list(self.epochs), self.begin, len(self.bytes))
 
 
+@pytest.mark.verify
 @settings(max_examples=400)
 @given(st.data())
 def test_whoever_follows_has_the_masters_bytes_up_to_there(data: st.DataObject) -> None:

@@ -39,6 +39,7 @@ async def tried(slave: Broker) -> None:
     await wait_until(lambda: getattr(slave.replication.follower, "trouble", None) is not None)
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
 async def test_a_strange_slave_gets_nothing(tmp_path: Path, is_guarded: bool) -> None:
     """It knows the group's name and asks as a slave does: no stream, no byte, no ack that counts, nothing written."""

@@ -141,6 +141,7 @@ def test_the_plan_allows_what_it_says(tree: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.verify(quick=6)
 @pytest.mark.parametrize(("importer", "imported"), FORBIDDEN, ids=[f"{a} imports {b}" for a, b in FORBIDDEN])
 def test_an_import_across_the_floors_is_refused(tree: Path, importer: str, imported: str) -> None:
     """Each forbidden import alone breaks a contract, and the report names the pair."""

@@ -130,23 +130,6 @@ def test_promises_are_a_comma_list(text: str, names: set[str]) -> None:
     assert parse_promises(text) == names
 
 
-def test_slow_tests_run_only_when_asked(run_inside: RunInside) -> None:
-    """A slow test is left out and counted, as a skip would say that this machine cannot; it runs with --slow."""
-    source = """
-        import pytest
-
-        @pytest.mark.slow
-        def test_long():
-            pass
-    """
-
-    without = run_inside(source)
-    without.assert_outcomes(deselected=1)
-    without.stdout.fnmatch_lines(["(slow) *1  takes minutes -- run pytest with --slow"])
-
-    run_inside(source, "--slow").assert_outcomes(passed=1)
-
-
 def test_other_skips_are_in_the_table_too(run_inside: RunInside) -> None:
     """A skip that names no need was not run here either."""
     source = """
@@ -225,14 +208,14 @@ def test_tests_of_several_processes_are_counted_together(
 ) -> None:
     """Whoever runs a test, its skip is in the one table, and tests that nobody came to are in it as well."""
     monkeypatch.setenv(NO_OTHERS, "1")
-    source = "import pytest\n\n@pytest.mark.slow\ndef test_long():\n    pass\n\ndef test_short():\n    assert {}\n"
+    source = "import pytest\n\n@pytest.mark.skip('far')\ndef test_far():\n    pass\n\ndef test_near():\n    assert {}\n"
     pytester.makepyfile(test_one=source.format(True), test_two=source.format(True))
     names = ("xdist.plugin", "gantry_broker.testing.requirements_plugin", "gantry_broker.testing.processes_plugin")
     plugin = [part for name in names for part in ("-p", name)]
 
     whole = pytester.runpytest_subprocess(*plugin, "-n", "2")
-    whole.assert_outcomes(passed=2)
-    whole.stdout.fnmatch_lines(["(slow) *2  takes minutes -- run pytest with --slow"])
+    whole.assert_outcomes(passed=2, skipped=2)
+    whole.stdout.fnmatch_lines(["(skip) *2  far"])
     whole.stdout.no_fnmatch_line("(stop)*")
 
     pytester.makepyfile(test_one=source.format(False) + "\ndef test_last():\n    pass\n")

@@ -26,10 +26,10 @@ def test_of_a_fault() -> None:
 
 
 def _runs(place: Path) -> tuple[int, int, str]:
-    """Both runs as `scripts/test` makes them; their exit codes, and what is printed in the end."""
+    """Both runs as `scripts/run_tests` makes them; their exit codes, and what is printed in the end."""
     words = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(place), "-p", "no:schemathesis"]
-    words += ["-o", f"cache_dir={place / 'cache'}", str(place)]
-    helper = [sys.executable, str(ROOT / "scripts/second_run.py"), str(place / "cache")]
+    words += ["-o", f"cache_dir={place / '.gantry/second-run'}", str(place)]
+    helper = [sys.executable, str(ROOT / "scripts/second_run.py"), str(place / ".gantry/second-run")]
     (place / ".gantry").mkdir()
     first = subprocess.run(words, cwd=place, capture_output=True, check=False).returncode
     before = subprocess.run([*helper, "before"], cwd=place, capture_output=True, check=False).returncode

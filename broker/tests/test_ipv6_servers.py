@@ -160,6 +160,7 @@ async def test_records_of_both_kinds_come_back_from_every_restart(tmp_path: Path
             assert reply.code == 0 and body in reply.body
 
 
+@pytest.mark.verify
 async def test_copies_keep_the_sender_and_name_their_own_broker(tmp_path: Path) -> None:
     """What is delayed, failed or half is appended again: born where it was, stored here, both flags right."""
     short = {"messageDelayLevel": "1s 1s 1s", "transactionTimeOut": "100"}

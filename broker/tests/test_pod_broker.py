@@ -97,6 +97,7 @@ def test_a_broker_in_a_pod_is_a_member_that_comes_back(pod: Pod) -> None:
     assert pod.wait_for(Phase.STOPPED) == second
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("still_looks", [4], ids=["quick"])
 def test_a_broker_that_stands_still_is_killed_and_comes_back(pod: Pod) -> None:
     """Its process lives, so nothing else would end it; what it had written is recovered."""

@@ -120,6 +120,7 @@ def container(tmp_path: Path) -> Iterator[Container]:
         made.process.communicate()
 
 
+@pytest.mark.verify
 def test_a_killed_server_is_back_at_once_three_times(container: Container) -> None:
     """A crash costs a start and no wait, the third time in a minute, too."""
     container.start("run")
@@ -148,6 +149,7 @@ def test_a_signal_waits_for_the_drain_and_passes_the_code_on(container: Containe
     assert len(container.starts) == 1
 
 
+@pytest.mark.verify
 def test_a_signal_before_the_server_is_there_ends_cleanly(container: Container) -> None:
     """What a start needs is waited for, said once, and a signal is heard meanwhile."""
     [alive] = free_ports(1)
@@ -184,6 +186,7 @@ def test_a_server_that_fails_slows_down(container: Container) -> None:
     assert code in (0, 1)
 
 
+@pytest.mark.verify
 def test_what_was_left_behind_is_buried(container: Container) -> None:
     """A process that lost its parent becomes ours, and does not stay as a zombie."""
     container.start("orphan")

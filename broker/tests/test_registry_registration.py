@@ -103,6 +103,7 @@ async def test_an_auto_created_topic_is_told_at_once(tmp_path: Path) -> None:
         assert await route(port, TOPIC) is not None
 
 
+@pytest.mark.verify
 async def test_a_name_server_that_came_back_is_told_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A name server that restarts with nothing has everything again by itself; its absence costs one log line."""
     [port] = free_ports(1)

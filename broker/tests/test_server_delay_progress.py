@@ -191,6 +191,7 @@ async def messages(broker: Broker) -> list[StoredMessage]:
         return await client.read(0, maxMsgNums="1000")
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("is_stamped", [True, False], ids=["stamped", "twin"])
 async def test_a_promoted_slave_never_skips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stamped: bool) -> None:
     """A master delivers, says so, and dies before the copy is on the slave, which then delivers it itself.
@@ -230,6 +231,7 @@ async def test_a_promoted_slave_never_skips(tmp_path: Path, monkeypatch: pytest.
             await wait_until(lambda: first.delay.progress.offset(1) == 1)
 
 
+@pytest.mark.verify
 async def test_delays_go_on_after_a_drained_switchover(tmp_path: Path) -> None:
     """What was delivered before is not delivered again, what waited is delivered by the new master, each once."""
     conf = {**SYNC, **MOVED, "messageDelayLevel": "1s 6s"}

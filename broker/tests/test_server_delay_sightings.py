@@ -145,6 +145,7 @@ async def test_without_sightings_it_would_wait_for_the_hour(
     await wait_until(lambda: end(broker) == 1)
 
 
+@pytest.mark.verify
 async def test_a_clock_that_goes_back_and_forth_delivers_once(
     broker: Broker, clock: FakeClock, client: Dialogue
 ) -> None:

@@ -151,6 +151,7 @@ async def test_a_master_gets_its_lost_tail_from_its_slave(tmp_path: Path) -> Non
                 assert (await peer.send(b"x")).code == 0
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("case", ["newest", "first", "middle", "all"])
 async def test_a_slave_gets_what_it_lacks_from_its_master(tmp_path: Path, case: str) -> None:
     """Whatever is missing: its tail comes as usual, a hole by a new copy of the whole log. Then it is whole again."""
@@ -241,6 +242,7 @@ def process_of(conf: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], in
         process.communicate(timeout=120)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("way", ["ha", "store"])
 async def test_a_person_finds_the_loss_and_accepts_it(tmp_path: Path, way: str) -> None:
     """With processes and the command line: refused, shown, verified, accepted while it runs or while it is stopped."""

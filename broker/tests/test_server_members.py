@@ -140,6 +140,7 @@ async def test_a_member_too_old_to_answer_is_not_asked(broker: Broker, client: D
         assert not one.was_told(RUNNING)
 
 
+@pytest.mark.verify
 async def test_nobody_else_waits_for_a_member(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,7 @@ async def test_a_client_that_came_again_is_asked_on_its_new_connection(broker: B
         assert not old.was_told(RUNNING)
 
 
+@pytest.mark.verify
 async def test_too_many_questions_at_once_are_refused(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,7 @@ async def test_no_name_server_minds_what_newer_clients_add(tmp_path: Path, way: 
         assert await differences(plain, optional, way, list(RequestCode)) == []
 
 
+@pytest.mark.verify
 async def test_most_of_these_requests_are_good(tmp_path: Path) -> None:
     """A request that is refused for its own fields shows nothing: what a broker handles mostly succeeds here."""
     async with AsyncExitStack() as stack, broker_ports(tmp_path, stack) as (plain, _), peer_of(plain) as peer:

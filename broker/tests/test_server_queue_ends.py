@@ -182,6 +182,7 @@ async def send(broker: Broker, number: int, count: int, body: bytes = b"x") -> l
         return [int((await client.send_ok(body, queueId=str(number)))["queueOffset"]) for _ in range(count)]
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("when", ["soon", "late", "twin"])
 async def test_a_slave_that_comes_with_nothing_counts_on_as_the_next_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str

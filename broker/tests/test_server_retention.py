@@ -296,6 +296,7 @@ async def test_full_and_unconsumed_means_refused_until_somebody_consumes() -> No
         assert (await here.client.send(BODY)).code == 0
 
 
+@pytest.mark.verify
 async def test_unconsumed_messages_go_when_that_was_asked_for() -> None:
     """``deleteUnconsumed`` lets the oldest go, as many as it takes and no more; never the current file."""
     async with place(deleteUnconsumed="true") as here:
@@ -386,6 +387,7 @@ async def test_system_topics_hold_nothing_back() -> None:
 # ------- clocks, restarts, troubles
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("hours", [3, 100, 24 * 3650, -3, -100])
 async def test_a_clock_that_jumps_deletes_nothing(hours: int) -> None:
     """K7: an operator's mistake with the clock, put right within the hour, costs no message."""
@@ -404,6 +406,7 @@ async def test_a_clock_that_jumps_deletes_nothing(hours: int) -> None:
         assert len(await here.client.read(0, maxMsgNums="2")) == 2
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("hours", [24, -24, 24 * 30, -24 * 30])
 async def test_expired_messages_go_at_their_hour_after_the_clock_was_set(hours: int) -> None:
     """A clock that is set by days, and stays so, expires nothing early and keeps nothing late."""

@@ -112,6 +112,7 @@ async def ask(broker: Broker, end: asyncio.Event) -> None:
             await client.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
 
 
+@pytest.mark.verify
 async def test_readers_and_deletion_do_not_hurt_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

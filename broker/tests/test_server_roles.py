@@ -181,6 +181,7 @@ async def test_who_goes_on_alone_must_know_that_nobody_was_promoted(tmp_path: Pa
         assert await send(master, "b") == [0]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("hangs_up", [True, False], ids=["hangs-up", "twin"])
 async def test_whoever_came_for_the_master_by_an_address_that_moved_on_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_up: bool
@@ -209,6 +210,7 @@ def is_degraded(broker: Broker) -> bool:
     return broker.replication.is_degraded
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("pool", ["", "anonymous", "tmpfs"])
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 async def test_every_combination_of_flush_and_buffer_replicates(tmp_path: Path, flush: str, pool: str) -> None:

@@ -207,6 +207,7 @@ def differences(broker: Broker, frames: Iterator[bytes], monkeypatch: pytest.Mon
     return [data for data in frames if by_tiers(broker, data) != by_words(broker, data, monkeypatch)]
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("seed", range(3))
 async def test_every_tier_gives_the_store_and_the_sender_what_the_readable_path_gives(
     broker: Broker, seed: int, readable: list[int], monkeypatch: pytest.MonkeyPatch
@@ -217,6 +218,7 @@ async def test_every_tier_gives_the_store_and_the_sender_what_the_readable_path_
     assert CASES_COUNT < len(readable) < CASES_COUNT * 1.6, "more than a third of the cases took a tier"
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize(
     ("name", "value"),
     [("OWNED_PROPERTIES", frozenset()), ("SPECIAL_PROPERTIES", frozenset({""})), ("PROPERTIES_BYTES_MAX", 1 << 20)],

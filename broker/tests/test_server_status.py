@@ -254,6 +254,7 @@ class TroubledPage:
         return
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("is_at_start", [True, False], ids=["from-the-start", "later"])
 async def test_a_page_that_cannot_be_written_costs_the_broker_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_at_start: bool

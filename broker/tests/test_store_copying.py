@@ -333,6 +333,7 @@ def test_a_cut_log_ends_there_in_every_file(pool: PoolSettings, share: float) ->
     assert world.bodies() == world.sent_bodies()
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("ending", ["kill", "power"])
 @pytest.mark.parametrize("pool", [PoolSettings(), POOL], ids=["files", "buffers"])
 def test_a_cut_that_is_cut_off_left_the_old_log_or_the_new(ending: str, pool: PoolSettings) -> None:

@@ -100,6 +100,7 @@ def assert_whole(world: StoreWorld) -> None:
         assert len(world.store.query_keys(topic, f"key-{number}", 64, 0, 1 << 60)[0]) == 1, number
 
 
+@pytest.mark.verify(quick=26)
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 @pytest.mark.parametrize("part", ["consumequeue/orders/0", "index"])

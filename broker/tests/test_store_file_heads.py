@@ -100,6 +100,7 @@ CASES: dict[str, tuple[list[int], LossCause]] = {
 }
 
 
+@pytest.mark.verify(quick=14)
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("case", CASES)
 def test_log_file_of_another_store_is_set_aside_and_missed(
@@ -252,6 +253,7 @@ LIVES: list[Callable[[StoreWorld, random.Random], None]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.verify(quick=23)
 @pytest.mark.parametrize("seed", range(40))
 def test_healthy_store_is_never_taken_for_a_foreign_one(tmp_path: Path, seed: int) -> None:
     """Cuts, new beginnings, retention, kills and small files that are gone, in any order: nothing is set aside."""
@@ -374,6 +376,7 @@ READERS: dict[str, Callable[[StoreWorld, int], object]] = {
 }
 
 
+@pytest.mark.verify(quick=19)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_log_file_that_is_replaced_under_the_running_broker_ends_it(

@@ -99,6 +99,7 @@ async def test_a_table_that_is_missing_after_a_clean_stop_is_reported(
 REMEDIES: Final = {errno.ENOSPC: "make room on its file system", errno.EROFS: "mount it for writing"}
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("code", REMEDIES, ids=errno.errorcode.__getitem__)
 @pytest.mark.parametrize("is_clean", [True, False, None])
 def test_a_start_that_is_refused_names_the_file_and_the_remedy(code: int, is_clean: bool | None) -> None:

@@ -82,6 +82,7 @@ CASES: dict[str, tuple[Callable[[list[str]], list[str]], LossCause]] = {
 }
 
 
+@pytest.mark.verify(quick=14)
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("pool", [False, True], ids=["files", "pool"])
 @pytest.mark.parametrize("case", CASES)

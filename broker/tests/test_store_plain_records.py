@@ -103,6 +103,7 @@ def read(data: bytes, is_sealed: bool, mark: int, *, is_short: bool) -> tuple[Sc
     return result, found, short
 
 
+@pytest.mark.verify
 @settings(max_examples=500)
 @given(record_logs(), st.sampled_from((0, 300, INFINITE)))
 def test_the_short_way_finds_what_the_gate_finds(log: tuple[bytes, bool], mark: int) -> None:

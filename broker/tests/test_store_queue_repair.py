@@ -55,6 +55,7 @@ def assert_whole(world: StoreWorld) -> None:
         assert world.bodies(topic) == world.sent_bodies(topic)
 
 
+@pytest.mark.verify(quick=56)
 @pytest.mark.parametrize("offset", [0, 17, 49, 50, COUNT - 1])
 @pytest.mark.parametrize("bit", range(0, 96, 5))
 def test_a_flipped_bit_of_a_unit_costs_no_message(world: StoreWorld, offset: int, bit: int) -> None:

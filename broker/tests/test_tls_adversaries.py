@@ -242,6 +242,7 @@ async def dribble(peer: RawPeer, data: bytes) -> int:
     return said
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("timeout_ms", [200, 600_000], ids=["bounded", "twin"])
 async def test_a_handshake_that_dribbles_is_cut_off(
     party: Party, monkeypatch: pytest.MonkeyPatch, timeout_ms: int

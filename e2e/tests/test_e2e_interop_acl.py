@@ -28,6 +28,7 @@ def test_the_report_sees_what_is_wrong() -> None:
     assert not acl.AclReport([], [verdict("acl")]).kept
 
 
+@pytest.mark.verify
 @pytest.mark.needs_java
 @pytest.mark.parametrize("client", [pytest.param("5.3.3", marks=pytest.mark.slow), "4.9.8"])
 def test_java_clients_do_what_they_may(client: str, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_the_report_sees_what_is_wrong() -> None:
     assert not live_config.ConfigReport([kept], 1, ["a promise"]).kept
 
 
+@pytest.mark.verify
 @pytest.mark.needs_java
 @pytest.mark.parametrize("client", [pytest.param("5.3.3", marks=pytest.mark.slow), "4.9.8"])
 def test_java_changes_settings_that_outlive_a_restart(client: str, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from gantry_interop.processes import Nursery
 SHORT = Plan(is_sync=True, poll_ms=1_000, load_seconds=2.0)
 
 
+@pytest.mark.verify
 @pytest.mark.needs_java
 @pytest.mark.parametrize(
     "plan",

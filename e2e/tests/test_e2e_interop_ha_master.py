@@ -45,6 +45,7 @@ async def commit_some(address: str) -> dict[int, int]:
     return committed
 
 
+@pytest.mark.verify
 async def test_our_slave_has_a_java_masters_whole_log_and_tables_and_java_opens_the_copy(tmp_path: Path) -> None:
     """From an empty disk behind three files, across rolls under load, and again after a break."""
     await asyncio.to_thread(java.build)

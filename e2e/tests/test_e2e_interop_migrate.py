@@ -130,6 +130,7 @@ async def send_code(address: str) -> int:
         await peer.close()
 
 
+@pytest.mark.verify
 async def test_what_stops_sends_at_apaches_broker(tmp_path: Path) -> None:
     """Of its settings, brokerPermission=4 does not: who knows no routes sends on. brokerRole=SLAVE does, at once."""
     with Nursery(tmp_path / "logs") as nursery:

@@ -41,6 +41,7 @@ def offsets_of_key(world: StoreWorld, topic: str, key: str) -> list[int]:
     return sorted(m.physical_offset for m in messages if key in m.properties.get("KEYS", "").split())
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("end", "is_sealed"), [("clean", False), ("crash", False), ("crash", True)], ids=["clean", "crash", "crash-seals"]
 )
@@ -93,6 +94,7 @@ def test_java_finds_in_our_store_what_we_put_there(end: str, is_sealed: bool, tm
     again.close()
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("end", ["clean", "halt"])
 def test_we_find_in_javas_store_what_java_put_there(end: store_tool.End, tmp_path: Path) -> None:
     """Our store opens RocketMQ's: the same end of the log, the same queues, offsets, bodies and key hits."""
@@ -120,6 +122,7 @@ def test_we_find_in_javas_store_what_java_put_there(end: store_tool.End, tmp_pat
     world.close()
 
 
+@pytest.mark.verify
 def test_java_refuses_one_of_our_records_when_its_properties_changed(tmp_path: Path) -> None:
     """Our seals are what Java checks: a flipped bit behind a body ends the log for it, if it asks for seals."""
     root = tmp_path / "store"
@@ -143,6 +146,7 @@ def test_java_refuses_one_of_our_records_when_its_properties_changed(tmp_path: P
     assert asking.physical_offset_max == damaged.physical_offset
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("kind", ["copied", "sealed"])
 def test_what_java_appended_to_our_store_is_not_asked_for_our_seal(kind: str, tmp_path: Path) -> None:
     """Java's records may have a stale copy of a seal, a good one or none: all are served, and ours are sealed again."""

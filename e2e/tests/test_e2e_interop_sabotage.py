@@ -101,6 +101,7 @@ def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
         yield peer, nursery, directory
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("scenario", "lie", "broken"),
     [

@@ -16,6 +16,7 @@ TOPICS = ("left", "right")
 QUEUES = 2
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("end", [pytest.param("clean", marks=pytest.mark.slow), "halt"])
 def test_java_reads_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None:
     """The judge is sound: on a store of its own making it finds every message, clean or with `abort` present."""
@@ -59,6 +60,7 @@ def test_java_reads_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None
     }
 
 
+@pytest.mark.verify
 def test_a_flipped_byte_is_seen(tmp_path: Path) -> None:
     """The judge can say no: with one byte of a body changed, Java does not read the store as it was."""
     order = store_tool.WriteOrder(count=50, topics=("left",), queues=1, end="halt")

@@ -143,6 +143,7 @@ def read_by_java(root: Path, work: Path, *, is_sealed: bool = False) -> tuple[st
     return report, found
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("end", ["clean", "killed"])
 def test_java_opens_what_was_written_through_the_buffer(end: str, tmp_path: Path, buffers: Path) -> None:
     """After a clean stop, or a kill and `gantry store recover`: every message, and the tools agree with Java."""
@@ -166,6 +167,7 @@ def test_java_opens_what_was_written_through_the_buffer(end: str, tmp_path: Path
     assert dumped(root) == found
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("end", [pytest.param("clean", marks=pytest.mark.slow), "halt"])
 def test_the_tools_read_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None:
     """A store of RocketMQ's is whole in the eyes of the tools, after a clean stop and after a crash."""
@@ -187,6 +189,7 @@ def test_the_tools_read_what_java_wrote(end: store_tool.End, tmp_path: Path) -> 
     assert json.loads(gantry("repair-plan", str(root), "--json")[1])["is_full"]
 
 
+@pytest.mark.verify
 def test_the_tools_find_what_is_rotten_in_javas_store(tmp_path: Path) -> None:
     """One byte of a body: the record is named, with the queue offset that Java gave it."""
     root = tmp_path / "store"
@@ -206,6 +209,7 @@ def test_the_tools_find_what_is_rotten_in_javas_store(tmp_path: Path) -> None:
     assert finding["lost"] == [[victim.topic, victim.queue, victim.message.queue_offset]]
 
 
+@pytest.mark.verify
 def test_a_store_goes_from_java_to_us_and_back(tmp_path: Path, buffers: Path) -> None:
     """Java writes, we append through the buffer and are killed, `recover`, Java reads all of it."""
     root = tmp_path / "store"

@@ -30,6 +30,7 @@ def test_the_report_sees_what_is_wrong() -> None:
     assert not tls.TlsReport([drivers.Verdict("5.3.3", "sync", kept=True)], [], 2).kept
 
 
+@pytest.mark.verify
 @pytest.mark.needs_java
 @pytest.mark.parametrize("client", [pytest.param("5.3.3", marks=pytest.mark.slow), "4.9.8"])
 def test_java_clients_speak_tls(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

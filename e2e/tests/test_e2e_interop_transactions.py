@@ -72,6 +72,7 @@ async def finish(address: str) -> tuple[list[bytes], set[bytes]]:
     return found, asked
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("first", "second", "end"),
     [

@@ -25,6 +25,7 @@ NOT_RUN = {
 """How many blocks of each page say that they are not run, and why. Whoever adds one counts it here."""
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "name",
     [
@@ -136,6 +137,7 @@ def test_sandbox_uses_no_port_of_the_page(tmp_path: Path) -> None:
     assert not {"9876", "10911", "8080"} & set(str(failed.value).split())
 
 
+@pytest.mark.verify
 def test_stack_that_a_failure_left_up_is_stopped(tmp_path: Path) -> None:
     """Wherever it was started; nothing of a page outlives it."""
     [block] = blocks_of("```sh\ngantry up --single --detach --data elsewhere\nfalse\n```\n")

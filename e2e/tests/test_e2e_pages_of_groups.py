@@ -8,6 +8,7 @@ import pytest
 from gantry_pages.typed import SECOND, type_page
 
 
+@pytest.mark.verify
 @pytest.mark.needs_curl
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name == "upgrade" else name for name in SECOND]

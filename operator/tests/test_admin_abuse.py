@@ -41,6 +41,7 @@ def attacked(
     )  # fmt: skip
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_probes_are_answered_beside_an_attack_from_one_address(
     pair: tuple[BrokerChild, SidecarChild], attack: str
@@ -62,6 +63,7 @@ def test_probes_are_answered_beside_half_requests_of_many_addresses(pair: tuple[
     assert report.descriptors_most <= report.descriptors_before + LIMITS.connections_max + 80
 
 
+@pytest.mark.verify
 def test_the_abuse_test_has_teeth(tmp_path: Path) -> None:
     """The twin: without deadlines and eviction the same half requests take the probes away."""
     with (
@@ -75,6 +77,7 @@ def test_the_abuse_test_has_teeth(tmp_path: Path) -> None:
     assert report.failures.get("/livez error", 0) > 0
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("first", "option", "reason"),
     [
@@ -120,6 +123,7 @@ def test_half_requests_do_not_take_ranges_of_the_log_away(pair: tuple[BrokerChil
     assert value_of(sidecar, line) > 100
 
 
+@pytest.mark.verify
 def test_probes_are_answered_while_every_place_has_an_answer_under_way(tmp_path: Path) -> None:
     """Event streams may fill the places; the reserve answers probes, and refuses everything else with 503."""
     limits = ("--http-connections", "3", "--http-connections-per-address", "3", "--http-probe-connections", "2")
@@ -145,6 +149,7 @@ def test_limits_that_contradict_each_other_do_not_start(tmp_path: Path) -> None:
         SidecarChild(tmp_path, "--http-connections", "4", "--http-connections-per-address", "9")
 
 
+@pytest.mark.verify
 def test_an_attack_is_no_flood_of_log_lines(tmp_path: Path) -> None:
     """600 broken requests: one line, and the counter says how many there were."""
     with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens")) as sidecar:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from admin_scene import broker_beside, sidecar_beside, wait_for
 
 from gantry_access import Credentials
@@ -14,6 +15,7 @@ def write_credentials(path: Path, account: Credentials, secret: str | None = Non
     path.write_text(f"accessKey: {account.access_key}\nsecretKey: {secret or account.secret_key}\n")
 
 
+@pytest.mark.verify
 def test_an_account_is_replaced_without_a_restart(tmp_path: Path) -> None:
     """With the wrong secret its tables come from the disk; once the file has the right one, from the broker itself."""
     conf = {"aclEnable": "true", "aclFile": str(write_accounts(tmp_path / "plain_acl.yml")), "haListenPort": "-1"}

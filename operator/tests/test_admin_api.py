@@ -194,6 +194,7 @@ def orders_obeyed(sidecar: SidecarChild) -> int:
     return sum('"what":"console ' not in line for line in lines)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "made_up",
     [pytest.param((8, "examples,coverage,fuzzing"), marks=pytest.mark.slow, id="all"), pytest.param(None, id="some")],

@@ -26,6 +26,7 @@ def members(data: bytes) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.verify
 def test_a_bundle_tells_enough_and_nothing_too_much(tmp_path: Path) -> None:
     """Page, settings, tables, names of files, last log lines; message bodies, tokens and keys are nowhere in it."""
     log = tmp_path / "broker.log"

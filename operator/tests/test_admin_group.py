@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 
 from gantry_admin.documents import StatusDocument
@@ -24,6 +25,7 @@ def members(sidecar: SidecarChild) -> dict[str, dict[str, object]]:
     return {member["url"]: member for member in sidecar.get("/v1/group").json()["members"]}
 
 
+@pytest.mark.verify
 def test_the_group_is_one_picture_and_a_dead_peer_stays_in_it(tmp_path: Path) -> None:
     """Two brokers, two sidecars: one view. A peer that dies is unreachable, with its last word and its age."""
     with (
@@ -50,6 +52,7 @@ def test_the_group_is_one_picture_and_a_dead_peer_stays_in_it(tmp_path: Path) ->
     assert gone["status"]["broker_name"] == "b"  # type: ignore[index]
 
 
+@pytest.mark.verify
 def test_a_peer_that_answers_nonsense_or_nothing_holds_nobody_up(tmp_path: Path) -> None:
     """One that never answers and one that answers too much: the view is there at once and says so."""
     listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
@@ -124,6 +127,7 @@ def wait_path(offset: int, level: str, timeout_ms: int) -> str:
     return f"/v1/durability/wait?offset={offset}&level={level}&timeout_ms={timeout_ms}"
 
 
+@pytest.mark.verify
 def test_whoever_waits_is_told_when_it_is_safe_and_not_before(tmp_path: Path) -> None:
     """Answered when the level is reached; at the deadline with `reached: false`; acked without slaves never."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
@@ -153,6 +157,7 @@ def wait_while_sending(broker: BrokerChild, sidecar: SidecarChild, offset: int) 
     return found[0]
 
 
+@pytest.mark.verify
 def test_nobody_waits_for_a_broker_that_is_gone(tmp_path: Path) -> None:
     """kill -9 ends every wait at once: what was not reached will not be by this broker."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:

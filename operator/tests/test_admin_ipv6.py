@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from admin_scene import READ_TOKEN, broker_beside, sidecar_beside, token_files
 
 from gantry_broker.testing.local import TOPIC, Dialogue, properties_text
 
 
+@pytest.mark.verify
 def test_a_sidecar_asks_and_answers_over_ipv6(tmp_path: Path) -> None:
     """It finds its broker by the page, listens in brackets, and shows hosts as they are."""
     tokens, store = token_files(tmp_path), tmp_path / "store"

@@ -259,6 +259,7 @@ async def test_a_renewal_that_was_not_answered_is_not_told(tmp_path: Path, silen
     assert (len(server.writes) == writes + 1) == (silence == "applies_and_is_silent")
 
 
+@pytest.mark.verify
 async def test_a_new_reign_of_the_same_master_is_renewed_for_at_once(tmp_path: Path) -> None:
     """Keys are a reign's own: it does not wait for the time of the next renewal, which would be minutes from now."""
     with api_server() as server:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 
@@ -73,6 +74,7 @@ def reason_of(sidecar: SidecarChild) -> object:
     return sidecar.get("/v1/status").json()["lease"]["reason"]
 
 
+@pytest.mark.verify
 def test_a_master_acknowledges_as_long_as_its_sidecar_renews_the_lease(tmp_path: Path) -> None:
     """No key, no acknowledgement; with the Lease it does; cut off from the API server it stops, until it is healed."""
     with api_server() as server, lonely_master(tmp_path / "store") as broker:
@@ -122,6 +124,7 @@ def test_a_new_epoch_ends_the_old_masters_key_within_the_duration(tmp_path: Path
             assert after is not None and after.epoch == EPOCH + 1_000
 
 
+@pytest.mark.verify
 def test_a_sidecar_that_is_killed_ends_nothing_at_once_and_another_goes_on(tmp_path: Path) -> None:
     """The key is kept for as long as it was given; without any sidecar it runs out; the next one renews it."""
     with api_server() as server, lonely_master(tmp_path / "store") as broker:

@@ -49,6 +49,7 @@ def file_bytes(store: Path) -> bytes:
 both = pytest.mark.parametrize("fast", [False, True], ids=["main", "sendfile"])
 
 
+@pytest.mark.verify(quick=4)
 @both
 @pytest.mark.parametrize(
     ("first", "last"),
@@ -150,6 +151,7 @@ def test_another_log_is_noticed(pair: tuple[BrokerChild, SidecarChild], fast: bo
     assert same.status_code == 206
 
 
+@pytest.mark.verify
 @both
 def test_what_retention_deleted_is_gone_with_the_oldest_that_there_is(tmp_path: Path, fast: bool) -> None:
     """A file deleted while it is read is read to its end; afterwards its range is 410, and says where to go on."""
@@ -174,6 +176,7 @@ def test_what_retention_deleted_is_gone_with_the_oldest_that_there_is(tmp_path: 
     assert there.status_code == 206
 
 
+@pytest.mark.verify
 @both
 def test_one_reader_too_many_is_told_to_come_again(tmp_path: Path, fast: bool) -> None:
     """So many ranges at a time; one more is 429 with Retry-After, and has a place when another has ended."""
@@ -273,6 +276,7 @@ def test_units_of_a_queue_lead_to_its_messages(pair: tuple[BrokerChild, SidecarC
     assert sidecar.get("/v1/log/queues/Unknown/0", token=READ_TOKEN).status_code == 404
 
 
+@pytest.mark.verify
 def test_the_log_is_read_while_the_broker_stands_still_and_after_it_is_gone(tmp_path: Path) -> None:
     """SIGSTOP and kill -9 take nothing away of what was confirmed and committed."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path, "--open-reads") as sidecar:

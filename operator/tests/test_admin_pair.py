@@ -119,6 +119,7 @@ def tries(sidecar: SidecarChild, path: str) -> list[float]:
     return took
 
 
+@pytest.mark.verify
 def test_a_stopped_master_of_a_pair_delays_nobody_under_load(pair: Pair) -> None:
     """SIGSTOP in the middle of sends, ranges being read: both sidecars answer within a tenth of a second."""
     with Load(pair.master, b"x" * 100_000) as load, ranges_are_read(pair.beside_master):
@@ -144,6 +145,7 @@ def state_of(sidecar: SidecarChild) -> object:
     return sidecar.get("/livez").json()["broker"]["state"]
 
 
+@pytest.mark.verify
 def test_the_slaves_sidecar_tells_since_when_the_master_stands_still(pair: Pair) -> None:
     """In `/v1/group` the master stands still since the moment at which it did; the slave goes on, and stays one."""
     with Load(pair.master) as load:
@@ -173,6 +175,7 @@ def motion_of(member: dict[str, object]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.verify
 def test_the_ledger_is_the_one_that_decides(pair: Pair) -> None:
     """Both sidecars tell what `gantry_spec` makes of the master's word; of one that stands still it is not fresh."""
     wait_for(lambda: is_settled(pair), "everything is everywhere")
@@ -210,6 +213,7 @@ def is_settled(pair: Pair) -> bool:
     return all(one.get("flushed") == one.get("replicated") == one.get("acknowledged") == end for one in ledgers)
 
 
+@pytest.mark.verify
 def test_neither_broker_notices_that_sidecars_are_killed_again_and_again(pair: Pair) -> None:
     """kill -9 in the middle of questions, streams and ranges: every send is acknowledged, no connection is left."""
     master = pair.master
@@ -258,6 +262,7 @@ def unguarded(page: bytes) -> dict[str, int]:
     return {name: newest[name] for name in OFFSETS}
 
 
+@pytest.mark.verify
 def test_a_broker_that_dies_in_the_middle_of_a_page_write_fools_no_sidecar(tmp_path: Path) -> None:
     """SIGKILL between two bytes of a publication: the whole one before it is told, by who watched and who comes."""
     program = ("torn_page_broker", "--cut", str(CUT_BEHIND_WROTE), "--")

@@ -37,6 +37,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
         yield broker, sidecar
 
 
+@pytest.mark.verify(quick=5)
 @pytest.mark.parametrize("path", PATHS)
 def test_every_question_is_answered_at_once_while_the_broker_is_stopped(
     pair: tuple[BrokerChild, SidecarChild], path: str
@@ -61,6 +62,7 @@ def test_every_question_is_answered_at_once_while_the_broker_is_stopped(
     wait_for(lambda: sidecar.get("/readyz").status_code == 200, "it is ready again")
 
 
+@pytest.mark.verify
 def test_a_broker_that_stands_still_is_said_to_since_when(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """`/livez` and `/v1/status` say since when the event loop stands still, on the boot-time clock, and it grows."""
     broker, sidecar = pair
@@ -80,6 +82,7 @@ def test_a_broker_that_stands_still_is_said_to_since_when(pair: tuple[BrokerChil
     wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "moving", "it goes on")
 
 
+@pytest.mark.verify
 def test_a_stopped_broker_gets_unready_and_its_tables_come_from_disk(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """After the hysteresis `/readyz` is 503 and says why; topics are answered from disk, and say so, too."""
     broker, sidecar = pair
@@ -103,6 +106,7 @@ def test_a_stopped_broker_gets_unready_and_its_tables_come_from_disk(pair: tuple
     sidecar.wait_ready()
 
 
+@pytest.mark.verify
 def test_an_order_to_a_broker_that_stands_still_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     """Orders to a stopped broker are answered 503 and are not obeyed later."""
     tokens = tmp_path / "tokens"
@@ -123,6 +127,7 @@ def test_an_order_to_a_broker_that_stands_still_is_refused_and_not_waited_for(tm
         assert sidecar.get("/v1/role", token="0123456789-0123456789").json()["promised_epoch"] == 0
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_stops_the_sidecar_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """Exit code 0, without a traceback, also while somebody listens to events; no broker is needed for that."""
@@ -136,6 +141,7 @@ def test_a_signal_stops_the_sidecar_cleanly(tmp_path: Path, number: signal.Signa
         assert "Traceback" not in sidecar.child.log
 
 
+@pytest.mark.verify
 def test_the_broker_does_not_notice_that_its_sidecar_is_killed(tmp_path: Path) -> None:
     """kill -9 of the sidecar in the middle of everything: every send is acknowledged, and a new sidecar takes over."""
     with broker_beside(tmp_path) as broker:
@@ -172,6 +178,7 @@ def test_a_killed_broker_is_gone_at_once_and_its_last_word_stays(tmp_path: Path)
         assert sidecar.get("/livez").status_code == 200
 
 
+@pytest.mark.verify
 def test_a_broker_that_is_killed_while_it_writes_its_page_fools_nobody(tmp_path: Path) -> None:
     """Whatever a kill leaves of the newest publication, the whole one before it is told, and no mixture of the two."""
     with broker_beside(tmp_path) as broker:

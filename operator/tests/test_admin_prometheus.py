@@ -122,6 +122,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerChild]:
         yield one
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("secured", [plain, with_token, with_certificate])
 def test_prometheus_gets_what_the_broker_has(broker: BrokerChild, tmp_path: Path, secured: Any) -> None:
     """Offsets, roles, and topics under the exporter's names; every scrape succeeds, also with TLS and a token."""
@@ -143,6 +144,7 @@ def test_prometheus_gets_what_the_broker_has(broker: BrokerChild, tmp_path: Path
         wait_for(lambda: prometheus.fault() == "", "the last scrape was a good one, as they are on an idle machine")
 
 
+@pytest.mark.verify
 def test_prometheus_with_a_wrong_token_gets_nothing(broker: BrokerChild, tmp_path: Path) -> None:
     """The twin: the same with another token is down, and says 401."""
     about = with_token(tmp_path, "another-token-0123456789")

@@ -35,6 +35,7 @@ def test_a_range_is_answered_with_its_readable_beginning(text: str, expected: tu
     assert outcome == expected
 
 
+@pytest.mark.verify
 @given(st.text(max_size=40), st.integers(0, 2000), st.integers(0, 2000), st.integers(1, 3000))
 def test_no_header_reads_outside_of_what_is_safe(text: str, begin: int, size: int, longest: int) -> None:
     """Whatever is asked: a subset of [begin, end), not longer than allowed, or a refusal below 500."""

@@ -119,6 +119,7 @@ def shard(folder: Path, role: str = "SYNC_MASTER", *, is_silent: bool = True) ->
         yield one, server
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"], ids=["sync", "async"])
 def test_a_master_that_is_killed_goes_on_though_nobody_decides(tmp_path: Path, role: str) -> None:
     """kill -9 of its process, no Lease to be had: it is the master of the same epoch, and acknowledges again."""
@@ -135,6 +136,7 @@ def test_a_master_that_is_killed_goes_on_though_nobody_decides(tmp_path: Path, r
         assert group.word(SLAVE).epoch == EPOCH
 
 
+@pytest.mark.verify
 def test_both_killed_go_on_as_what_they_were(tmp_path: Path) -> None:
     """The slave that has no role either is in the epoch all the same; then it follows again."""
     with shard(tmp_path) as (group, _):
@@ -146,6 +148,7 @@ def test_both_killed_go_on_as_what_they_were(tmp_path: Path) -> None:
         assert (group.word(MASTER).epoch, group.word(SLAVE).role) == (EPOCH, HaRole.SLAVE)
 
 
+@pytest.mark.verify
 def test_a_slave_that_has_promised_a_newer_epoch_keeps_its_master_down(tmp_path: Path) -> None:
     """The twin: somebody may be promoting it just now."""
     with shard(tmp_path) as (group, _):
@@ -158,6 +161,7 @@ def test_a_slave_that_has_promised_a_newer_epoch_keeps_its_master_down(tmp_path:
         assert not group.acknowledges()
 
 
+@pytest.mark.verify
 def test_without_its_slave_and_without_the_lease_it_waits(tmp_path: Path) -> None:
     """Nobody is left who could object; when the slave is there again, it goes on."""
     with shard(tmp_path) as (group, _):
@@ -187,6 +191,7 @@ def said(group: Shard) -> dict[str, object]:
     return found
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "another"])
 def test_where_the_lease_can_be_read_it_says_who_is_the_master(tmp_path: Path, is_named: bool) -> None:
     """It is enough, and nothing is without it."""

@@ -63,6 +63,7 @@ def test_no_order_is_passed_on_without_a_token_that_may(
     assert "x" * 40 not in sidecar.child.log and READ_TOKEN not in sidecar.child.log
 
 
+@pytest.mark.verify
 def test_orders_move_the_role_and_leave_a_line_each(tmp_path: Path) -> None:
     """Drain, promote, fence: the broker obeys, refuses in its own words, and both audit logs say who wanted it."""
     with broker_beside(tmp_path / "store") as broker:

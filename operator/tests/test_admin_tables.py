@@ -44,6 +44,7 @@ def lag_in(document: dict[str, Any]) -> int | None:
     return next((int(group["lag"]) for group in document.get("groups", []) if group["name"] == GROUP), None)
 
 
+@pytest.mark.verify
 def test_lag_is_told_and_where_it_is_from(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """Ten sent, four consumed: six behind, asked of the broker a moment ago."""
     _, sidecar = pair
@@ -61,6 +62,7 @@ def test_lag_is_told_and_where_it_is_from(pair: tuple[BrokerChild, SidecarChild]
     assert group["queues"] == [{"topic": TOPIC, "queue_id": 0, "consumed": CONSUMED, "end": 10, "lag": 6}]
 
 
+@pytest.mark.verify
 def test_the_same_is_read_from_disk_while_the_broker_stands_still(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """With the broker stopped: the tables it saved last and its queue files give the same lag, and it is said so."""
     broker, sidecar = pair

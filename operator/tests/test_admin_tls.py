@@ -45,6 +45,7 @@ def may_change(sidecar: SidecarChild, tls: ssl.SSLContext) -> bool:
     return answer.status_code == 200
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("needs_client", [False, True], ids=["server", "both"])
 def test_a_broker_that_insists_on_tls_is_asked_over_tls(tmp_path: Path, needs_client: bool) -> None:
     """Its tables come from itself; without the options they come from the disk, and the reason is told."""
@@ -75,6 +76,7 @@ def source_of(sidecar: SidecarChild) -> object:
     return sidecar.get("/v1/topics").json().get("source")
 
 
+@pytest.mark.verify
 def test_a_broker_with_a_certificate_of_somebody_else_is_not_believed(tmp_path: Path) -> None:
     """Not by default; where names are not compared, the authority still counts."""
     good, other = trustme.CA(), trustme.CA()
@@ -96,6 +98,7 @@ def test_a_broker_with_a_certificate_of_somebody_else_is_not_believed(tmp_path: 
             assert source_of(one) != "broker"
 
 
+@pytest.mark.verify
 def test_our_certificate_and_our_clients_authority_are_replaced_without_a_restart(tmp_path: Path) -> None:
     """On both ports new connections get the new one; who was of the old authority may change nothing any more."""
     first, second = trustme.CA(), trustme.CA()
@@ -134,6 +137,7 @@ def may_read(sidecar: SidecarChild, tls: ssl.SSLContext) -> bool:
         return False
 
 
+@pytest.mark.verify
 def test_files_that_do_not_fit_together_leave_the_old_certificate_in_use(tmp_path: Path) -> None:
     """A key of somebody else is named in the log, and connections go on as before."""
     authority = trustme.CA()
@@ -145,6 +149,7 @@ def test_files_that_do_not_fit_together_leave_the_old_certificate_in_use(tmp_pat
         assert get(sidecar, "/v1/status", context(authority), TOKEN).status_code == 200
 
 
+@pytest.mark.verify
 def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
     """One line that names the option."""
     authority = trustme.CA()
@@ -155,6 +160,7 @@ def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path) -> No
         SidecarChild(tmp_path, *options(own))
 
 
+@pytest.mark.verify
 def test_peers_are_asked_with_the_token_and_the_authority_that_the_files_say_now(tmp_path: Path) -> None:
     """A peer whose certificate and tokens are replaced is reachable again without a restart of anybody."""
     first, second = trustme.CA(), trustme.CA()

@@ -72,6 +72,7 @@ def queues_of(broker: BrokerChild) -> int | None:
     return asyncio.run(ask())
 
 
+@pytest.mark.verify
 def test_a_master_has_what_the_file_says_and_follows_it(pair: tuple[BrokerChild, SidecarChild, Path]) -> None:
     """Made when it is missing, and changed when the file does, without a restart of anybody."""
     broker, sidecar, wanted = pair

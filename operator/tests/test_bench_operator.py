@@ -44,6 +44,7 @@ INFINITY = float("inf")
 # -- the whole of it, small --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.verify
 @pytest.mark.needs_api_server
 def test_groups_become_ready_and_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with its pods; the API server counts what the operator asks, and no less than the operator does itself."""

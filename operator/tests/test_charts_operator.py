@@ -39,6 +39,7 @@ def test_helm_has_nothing_against_a_chart(chart: Any) -> None:
     assert result.returncode == 0, result.stdout
 
 
+@pytest.mark.verify
 def test_no_right_is_a_wildcard_and_no_secret_is_read() -> None:
     """Neither a kind, nor a verb, nor a group is `*`; of Secrets the operator reads its own key, by name."""
     for kind, rule in [*rules(documents(OPERATOR)), *rules(documents(OPERATOR, "--set", "namespaces={a,b}"))]:
@@ -110,6 +111,7 @@ def test_images_go_by_digest_where_there_is_one() -> None:
     assert "tag" in refusal(OPERATOR, "--set", "image.tag=latest")
 
 
+@pytest.mark.verify
 def test_the_resource_definition_stays_and_can_be_left_out() -> None:
     """Uninstalling the operator takes no group with it, unless that is asked for."""
     crds = named(documents(OPERATOR), "CustomResourceDefinition")
@@ -120,6 +122,7 @@ def test_the_resource_definition_stays_and_can_be_left_out() -> None:
     assert not named(documents(OPERATOR, "--set", "crds.create=false"), "CustomResourceDefinition")
 
 
+@pytest.mark.verify
 def test_what_others_define_is_rendered_only_where_it_exists() -> None:
     """PodMonitor and PrometheusRule need their definitions; the dashboard needs a wish."""
     plain = {one["kind"] for one in documents(OPERATOR)}

@@ -68,6 +68,7 @@ def test_the_newest_messages_of_a_queue_are_shown_also_when_the_broker_is_gone(t
         assert sidecar.get("/v1/messages").status_code == 400
 
 
+@pytest.mark.verify
 def test_a_message_is_found_by_its_key_and_by_both_of_its_ids(group: Group) -> None:
     """The sender's id and keys in the broker's index, the broker's id in the files; of another broker: not here."""
     sidecar = group.sidecars[0]
@@ -83,6 +84,7 @@ def test_a_message_is_found_by_its_key_and_by_both_of_its_ids(group: Group) -> N
     assert sidecar.get(f"/v1/messages?id={elsewhere}", token=TOKEN).status_code == 404
 
 
+@pytest.mark.verify
 def test_dead_letters_are_counted_out_in_bounded_orders(group: Group) -> None:
     """Each order takes so many at most and says what is left; what was sent is not sent again by the next one."""
     sidecar = group.sidecars[0]
@@ -103,6 +105,7 @@ def test_dead_letters_are_counted_out_in_bounded_orders(group: Group) -> None:
     assert '"what": "resend"' in sidecar.child.log or "resend" in sidecar.child.log, "orders leave a line"
 
 
+@pytest.mark.verify
 def test_who_may_not_change_sends_nothing_again_and_who_may_not_read_sees_nothing(tmp_path: Path) -> None:
     """Re-sending needs the token of orders, reading one that may read; without any: 401, and a line for the order."""
     with broker_beside(tmp_path / "store"), sidecar_beside(
@@ -118,6 +121,7 @@ def test_who_may_not_change_sends_nothing_again_and_who_may_not_read_sees_nothin
         wait_for(lambda: sidecar.child.log.count("resend") >= 2, "a line for each order")
 
 
+@pytest.mark.verify
 def test_without_a_name_server_nothing_is_sent_again_and_that_is_said(tmp_path: Path) -> None:
     """409: nobody would know where the topics are."""
     with broker_beside(tmp_path / "store"), sidecar_beside(
@@ -208,6 +212,7 @@ def test_the_console_is_served_with_its_files_and_nothing_else(group: Group) -> 
     assert sidecar.get("/").headers["location"] == "/console/"
 
 
+@pytest.mark.verify
 def test_the_wheel_has_every_file_of_the_console(tmp_path: Path) -> None:
     """What is installed serves the same page as the clone: each file beside the code is in the wheel."""
     subprocess.run(
@@ -223,6 +228,7 @@ def test_the_wheel_has_every_file_of_the_console(tmp_path: Path) -> None:
     assert files - packed == set()
 
 
+@pytest.mark.verify
 def test_one_sidecar_speaks_for_the_shards_of_its_peers_and_of_nobody_else(tmp_path: Path) -> None:
     """`?shard=` asks a peer and takes only what is the right document; nobody can name an address; a dead peer: 404."""
     with (

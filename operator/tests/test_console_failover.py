@@ -40,6 +40,7 @@ def card(page: Page, group: Group, number: int) -> str:
     return f'[data-member="{url}"]'
 
 
+@pytest.mark.verify
 def test_a_failover_is_watched_from_the_page_and_so_is_the_loss_of_a_sidecar(group: Group, chromium: Browser) -> None:
     """kill -9 of the master: gone, since when, no master. Promoted: the new master in a greater epoch, with no reload.
 

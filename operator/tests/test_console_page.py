@@ -69,6 +69,7 @@ def shown_offsets(page: Page) -> dict[str, int | None]:
     return found
 
 
+@pytest.mark.verify
 def test_the_topology_is_what_the_group_says(group: Group, chromium: Browser) -> None:
     """Every broker has a card: its role, its epoch, that it is ready, whom it follows; and all is well."""
     epoch = group.status()["epoch"]
@@ -96,6 +97,7 @@ def test_the_token_leaves_the_address_and_is_kept_for_the_tab(group: Group, chro
         expect(page.get_by_role("button", name="Give a token")).to_be_visible()
 
 
+@pytest.mark.verify
 def test_the_ledger_moves_under_load_and_agrees_with_the_status(group: Group, chromium: Browser) -> None:
     """Offsets in the page rise while messages come, lie between two looks at `/v1/status`, and end where it ends."""
     with page_at(chromium, group.console) as page:
@@ -148,6 +150,7 @@ REMEMBERED = """() => {
 }"""
 
 
+@pytest.mark.verify
 def test_no_offset_goes_back_when_a_picture_of_the_group_comes_late(group: Group, chromium: Browser) -> None:
     """What events said meanwhile is newer than the picture: it stays, and the picture's other facts are taken."""
     with page_at(chromium, group.console) as page, Load(group.name_server, per_second=200):
@@ -160,6 +163,7 @@ def test_no_offset_goes_back_when_a_picture_of_the_group_comes_late(group: Group
     assert seen == sorted(seen)
 
 
+@pytest.mark.verify
 def test_nothing_jumps_while_numbers_change(group: Group, chromium: Browser) -> None:
     """Under load, after the first picture: the browser counts next to no layout shift."""
     with page_at(chromium, group.console) as page, Load(group.name_server, per_second=100):
@@ -176,6 +180,7 @@ def test_nothing_jumps_while_numbers_change(group: Group, chromium: Browser) -> 
     assert shift < 0.02
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 @pytest.mark.parametrize("size", ["wide", "narrow"])
 def test_every_view_fits_and_can_be_read(
@@ -213,6 +218,7 @@ def test_the_theme_is_chosen_once_and_remembered(group: Group, chromium: Browser
         assert (page.evaluate(ground), dark != light) == (dark, True)
 
 
+@pytest.mark.verify
 def test_less_motion_is_respected(group: Group, chromium: Browser) -> None:
     """Whoever asks for less motion sees no animation at all; the twin, who does not, sees some."""
     running = "document.getAnimations().length"
@@ -248,6 +254,7 @@ def test_a_message_is_never_markup(group: Group, chromium: Browser) -> None:
         expect(page.get_by_role("alert")).to_contain_text("no such queue")
 
 
+@pytest.mark.verify
 def test_the_browser_would_refuse_markup_all_the_same(group: Group, chromium: Browser) -> None:
     """The guard behind it: the page's policy forbids text to become markup, and scripts that are not files of ours."""
     answer = httpx.get(f"{group.sidecars[0].url}/console/")
@@ -263,6 +270,7 @@ def test_the_browser_would_refuse_markup_all_the_same(group: Group, chromium: Br
     assert "default-src 'none'" in httpx.get(f"{group.sidecars[0].url}/v1/status").headers["content-security-policy"]
 
 
+@pytest.mark.verify
 def test_dead_letters_are_sent_again_one_and_all(group: Group, chromium: Browser) -> None:
     """After a question, and for a token that may: one arrives in its topic again, with its id; then all of them."""
     wait_for(lambda: queue_ends(group, "billing-input") == 3, "the topic is known")
@@ -291,6 +299,7 @@ def test_dead_letters_are_sent_again_one_and_all(group: Group, chromium: Browser
         expect(page.locator(".message .badge", has_text="sent again")).to_have_count(3)
 
 
+@pytest.mark.verify
 def test_topics_and_groups_lead_to_their_messages(group: Group, chromium: Browser) -> None:
     """A topic opens to its queues, a queue to its newest messages, and a message to all of it."""
     with page_at(chromium, group.console) as page:
@@ -303,6 +312,7 @@ def test_topics_and_groups_lead_to_their_messages(group: Group, chromium: Browse
         expect(page.locator('[data-group="billing"]')).to_be_visible()
 
 
+@pytest.mark.verify
 def test_the_keyboard_is_enough(group: Group, chromium: Browser) -> None:
     """Tab goes skip link, brand, tools, views, content, and is seen; keys go to views; `?` helps, Escape gives back."""
     focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
@@ -345,6 +355,7 @@ def test_the_keyboard_is_enough(group: Group, chromium: Browser) -> None:
         expect(page.locator(".opener")).to_have_attribute("aria-expanded", "true")
 
 
+@pytest.mark.verify
 def test_what_changes_is_told_to_screen_readers(group: Group, chromium: Browser) -> None:
     """The headline is a polite live region, tables can be reached and have names, decoration is hidden."""
     with page_at(chromium, group.console) as page:

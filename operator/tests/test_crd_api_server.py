@@ -77,6 +77,7 @@ def test_every_rule_has_a_spec_that_breaks_it() -> None:
         assert any(part in message for message in messages), part
 
 
+@pytest.mark.verify(quick=5)
 @pytest.mark.parametrize(("said", "spec"), [*BROKEN, *SHAPES], ids=[said for said, _ in [*BROKEN, *SHAPES]])
 def test_the_api_server_refuses_what_we_refuse(server: ApiServer, said: str, spec: dict[str, Any]) -> None:
     """With our words, before anything is stored."""
@@ -159,6 +160,7 @@ def path_of(one: Object) -> str:
     return f"{root}/{f'namespaces/{namespace}/' if namespace else ''}{plural}/{one['metadata']['name']}"
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
 def test_everything_that_is_rendered_is_taken(server: ApiServer, spec: dict[str, Any]) -> None:
     """Every object of a group, and applying it once more changes nothing of it."""

@@ -45,6 +45,7 @@ def edited(server: ApiServer, row: Row, number: int, after: Fields) -> tuple[int
         assert server.ask("DELETE", path)[0] == 200
 
 
+@pytest.mark.verify(quick=4)
 @pytest.mark.parametrize(("number", "row"), list(enumerate(ROWS)), ids=[str(row) for row in ROWS])
 def test_an_edit_is_taken_or_refused_as_the_table_says(server: ApiServer, number: int, row: Row) -> None:
     """What is refused says why, in our words, and before anybody acts by it; a new generation is what is taken."""
@@ -68,6 +69,7 @@ def test_the_same_again_is_no_edit(server: ApiServer, number: int) -> None:
     assert (status, answer["metadata"]["generation"]) == (200, 1)
 
 
+@pytest.mark.verify(quick=4)
 @pytest.mark.parametrize("row", [row for row in ROWS if row.effect is not Effect.REFUSED], ids=str)
 def test_objects_that_an_edit_changes_are_taken(server: ApiServer, row: Row) -> None:
     """Each by server-side apply over the one before; those that cannot be are the ones that are made anew."""

@@ -152,6 +152,7 @@ async def test_every_pod_is_made_anew_for_what_it_is_started_with(batch: Batch) 
     assert play.cluster.shards[0].judge.lost == set()
 
 
+@pytest.mark.verify(quick=3)
 @pytest.mark.parametrize("row", MODELLED, ids=str)
 async def test_the_operator_decides_by_the_edit(row: Row) -> None:
     """Without the edit the group does as before; with it, made while the group runs, it does otherwise from then on."""

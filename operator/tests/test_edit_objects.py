@@ -129,6 +129,7 @@ async def check(operated: Operated, row: Row, fields: Fields, *, is_after: bool)
             assert object_value(found, shown.key) == (shown.after if is_after else shown.before), shown
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("row", COMING, ids=str)
 async def test_an_edit_makes_and_takes_away(operated: Operated, row: Row) -> None:
     """As the table says."""
@@ -136,6 +137,7 @@ async def test_an_edit_makes_and_takes_away(operated: Operated, row: Row) -> Non
     await check(operated, row, row.after, is_after=True)
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("row", GOING, ids=str)
 async def test_an_edit_that_is_taken_back_leaves_nothing(operated: Operated, row: Row) -> None:
     """What it made is gone, and what it took away is there again."""
@@ -143,6 +145,7 @@ async def test_an_edit_that_is_taken_back_leaves_nothing(operated: Operated, row
     await check(operated, row, row.before, is_after=False)
 
 
+@pytest.mark.verify
 async def test_without_looking_for_leftovers_a_closed_way_in_stays_open(
     operated: Operated, monkeypatch: pytest.MonkeyPatch
 ) -> None:

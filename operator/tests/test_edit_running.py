@@ -115,6 +115,7 @@ def test_every_row_that_shows_something_here_is_in_one_batch() -> None:
     assert len(tried) >= 23
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "batch", [TAKEN[0], *(pytest.param(one, marks=pytest.mark.slow) for one in TAKEN[1:])], ids=name
 )
@@ -129,6 +130,7 @@ async def test_a_running_broker_takes_it(pod: LocalPod, batch: Batch) -> None:
     assert pod.starts == 1
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "batch", [ROLLED[0], *(pytest.param(one, marks=pytest.mark.slow) for one in ROLLED[1:])], ids=name
 )

@@ -48,6 +48,7 @@ def scene(cluster: Scene) -> Iterator[Scene]:
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.verify
 def test_status_shows_what_every_sidecar_says_now(scene: Scene) -> None:
     """The group's status beside what brokers say this moment, asked inside of their pods, and no Secret is needed."""
     result = scene.kubectl("status", "orders", "-O", "json")
@@ -103,6 +104,7 @@ def test_a_shard_that_acknowledges_nothing_is_the_exit_code(scene: Scene) -> Non
     assert result.exit_code == 1 and "Available is False: Fenced" in result.stdout
 
 
+@pytest.mark.verify
 def test_one_who_hangs_costs_the_others_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod whose sidecar never answers, one that refuses, and one that is gone are named, and the rest is shown."""
     monkeypatch.setattr("gantry_cli.kube.inside.ASK_S", 4.0)
@@ -194,6 +196,7 @@ def test_promote_waits_until_the_new_master_is_named(scene: Scene) -> None:
     assert (document.before_master, document.before_epoch) == ("orders-0-master-0", EPOCH)
 
 
+@pytest.mark.verify
 def test_a_status_of_before_is_believed_without_the_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: whoever takes the status as it stands when the order is gone names the wrong master."""
     monkeypatch.setattr(waiting.Waiting, "_is_written", lambda self, epoch: lambda document: True)
@@ -206,6 +209,7 @@ def test_a_status_of_before_is_believed_without_the_lease(scene: Scene, monkeypa
     assert msgspec.json.decode(result.stdout, type=OrderDocument).master == "orders-0-master-0"
 
 
+@pytest.mark.verify
 def test_promote_says_when_somebody_else_became_the_master(scene: Scene) -> None:
     """An order that was taken off is not an order that was done."""
     with scene.meanwhile(lambda: obey(scene, 1, 5_000)):
@@ -215,6 +219,7 @@ def test_promote_says_when_somebody_else_became_the_master(scene: Scene) -> None
     assert "the order was taken off, and orders-0-master-0 is the master in epoch 5000" in result.stderr
 
 
+@pytest.mark.verify
 def test_an_order_that_is_not_obeyed_stands_and_says_what_it_waits_for(scene: Scene) -> None:
     """After the time is over; what blocks is the operator's own word. A new order for the shard takes its place."""
     scene.set_status(0, "orders-0-master-0", EPOCH, blockedBy=["member 2 lacks 1000 bytes"])
@@ -290,6 +295,7 @@ def test_fence_waits_until_the_operator_says_that_it_stands(scene: Scene) -> Non
     assert scene.annotations()["gantry.dev/fence"] == "1"
 
 
+@pytest.mark.verify
 def test_restore_gives_nothing_up_before_somebody_says_so(scene: Scene) -> None:
     """It says what the operator waits for, and leaves an order with --yes only; a shard with a master needs none."""
     refused = scene.kubectl("restore", "orders", "0", "--yes")
@@ -376,6 +382,7 @@ def test_a_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path) -> No
     assert [line for line in found["left-out.txt"].decode().splitlines() if "monitor" in line] == []
 
 
+@pytest.mark.verify
 def test_without_scrubbing_a_bundle_has_secrets_in_it(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

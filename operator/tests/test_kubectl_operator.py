@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 from kubectl_scene import write_kubeconfig
@@ -59,6 +60,7 @@ async def person_at(play: Play, folder: Path) -> AsyncIterator[Person]:
         await runner.cleanup()
 
 
+@pytest.mark.verify
 async def test_a_promotion_is_obeyed_and_seen(tmp_path: Path) -> None:
     """The role is where it was ordered when the command says so, by the brokers themselves; and back again."""
     play = await Play(SYNC).begun()
@@ -75,6 +77,7 @@ async def test_a_promotion_is_obeyed_and_seen(tmp_path: Path) -> None:
     assert PROMOTE not in play.cluster.group["metadata"].get("annotations", {})
 
 
+@pytest.mark.verify
 async def test_a_promotion_that_would_lose_something_waits_and_says_why(tmp_path: Path) -> None:
     """Of a slave that is cut off: nothing is moved, the operator's reason is said, and the order stands."""
     play = await Play(SYNC).begun()
@@ -129,6 +132,7 @@ async def test_a_fence_stands_when_the_command_says_so(tmp_path: Path) -> None:
     assert play.cluster.master(0) == 1
 
 
+@pytest.mark.verify
 async def test_a_lost_group_is_restored_when_somebody_gives_up_what_lacks(tmp_path: Path) -> None:
     """The operator's question is what the command asks; with --yes the furthest that is there becomes the master."""
     play = await lost_without_proof()

@@ -130,6 +130,7 @@ def test_a_group_that_is_well_wakes_nobody(tmp_path: Path) -> None:
     assert fired(tmp_path, [*WELL, *other]) == set()
 
 
+@pytest.mark.verify(quick=12)
 @pytest.mark.needs_prometheus
 @pytest.mark.parametrize("name", sorted(CHANGES))
 def test_an_alert_fires_for_its_reason(name: str, tmp_path: Path) -> None:

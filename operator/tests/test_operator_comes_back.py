@@ -101,6 +101,7 @@ async def brought_back(play: Play) -> None:
     await play.until(play.is_well, "it is back")
 
 
+@pytest.mark.verify
 async def test_claims_that_people_have_made_are_seen_like_all_others() -> None:
     """They get the labels that a StatefulSet would have given them, and so they are watched, and grow."""
     play = Play(SYNC)

@@ -102,6 +102,7 @@ class History:
         raise AssertionError(f"all faults have ended, and it is not well: {play.why()}")
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("seed", [int(os.environ["GANTRY_SEED"])] if "GANTRY_SEED" in os.environ else SEEDS)
 async def test_no_history_breaks_a_promise_and_every_one_ends_well(seed: int) -> None:
     """The judge sees every acknowledgement and promotion; without faults the group is ready again by itself."""

@@ -123,6 +123,7 @@ def is_told(server: ApiServer, group: str, reason: str) -> Callable[[], bool]:
     return lambda: reason in reasons(server, group)
 
 
+@pytest.mark.verify
 def test_kopfs_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) -> None:
     """Made, edited, refused with events; the next run goes on where the first has ended, and both end in order."""
     settings = settings_in(server, tmp_path)
@@ -210,6 +211,7 @@ def of_refusals(run: Run) -> list[str]:
     return [line["message"] for line in run.lines if "being terminated" in str(line)]
 
 
+@pytest.mark.verify
 def test_a_namespace_that_goes_is_told_once(server: ApiServer, tmp_path: Path) -> None:
     """Whatever goes with it is not missed; the group ends like any other, and the run is a good one."""
     run = leaving(server, tmp_path, "going", GOING)

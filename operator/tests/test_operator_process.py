@@ -88,6 +88,7 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
         pairs_of("novalue", "--labels")
 
 
+@pytest.mark.verify
 async def test_the_process_needs_no_name_of_its_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A pod's user is a number without an entry in passwd: nobody may ask what it is called, Kopf included."""
 
@@ -126,6 +127,7 @@ async def test_a_definition_that_comes_later_is_seen() -> None:
     assert {place.kind for _, place in api.calls[asked:]} == {POD_MONITORS}
 
 
+@pytest.mark.verify
 async def test_a_definition_that_came_with_the_operator_is_waited_for() -> None:
     """A moment, before anything is decided without it; one that is never served costs that moment."""
     api = FakeKubernetes()

@@ -59,6 +59,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 # -- what the charts make ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.needs_helm
 @pytest.mark.parametrize(
     "settings",
@@ -108,6 +109,7 @@ def test_every_sample_can_be_given_to_the_chart_of_groups(server: ApiServer, sam
 # -- rights ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
 def test_the_operator_may_make_everything_that_a_group_has(server: ApiServer, spec: dict[str, Any]) -> None:
     """Each object, under its own account: also Roles, which nobody may give who has not what they give."""
@@ -235,6 +237,7 @@ def ended(operator: Operator) -> float:
     return took_s
 
 
+@pytest.mark.verify
 def test_an_operator_that_is_told_to_end_leaves_its_place_at_once(server: ApiServer, started: Started) -> None:
     """Nothing is refused to it while it makes a group; the next one leads long before the Lease would have run out."""
     first = started("first")

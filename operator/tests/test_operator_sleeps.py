@@ -43,6 +43,7 @@ def asleep(server: ApiServer) -> str:
     return next((one["status"] for one in conditions if one["type"] == "Hibernated"), "")
 
 
+@pytest.mark.verify
 @pytest.mark.usefixtures("group")
 def test_a_group_makes_no_pods_while_it_hibernates_and_all_of_them_afterwards(
     server: ApiServer,

@@ -108,6 +108,7 @@ def replicas(play: Play) -> dict[str, int]:
     return {home["metadata"]["name"]: home["spec"]["replicas"] for home in play.cluster.api.of_kind(STATEFUL_SETS)}
 
 
+@pytest.mark.verify(quick=4)
 @pytest.mark.parametrize("is_new_operator", [False, True], ids=["same-operator", "new-operator"])
 @pytest.mark.parametrize(
     "spec",

@@ -243,6 +243,7 @@ def electable(play: Play) -> set[int]:
     return set(record.newest.numbers)
 
 
+@pytest.mark.verify
 async def test_shards_are_scaled_out_and_an_empty_one_goes_with_all_that_it_had() -> None:
     """A shard to which nothing comes any more is removed: pods, then all but its volumes. One in use stays."""
     play = await Play(SYNC).begun()

@@ -78,6 +78,7 @@ def test_every_rule_has_a_spec_that_breaks_it() -> None:
         assert any(part in message for message in messages), part
 
 
+@pytest.mark.verify(quick=3)
 @pytest.mark.parametrize(("said", "kind", "spec"), [*BROKEN, *SHAPES], ids=[one[0] for one in [*BROKEN, *SHAPES]])
 def test_the_api_server_refuses_what_we_refuse(server: ApiServer, said: str, kind: str, spec: dict[str, Any]) -> None:
     """With our words, before anything is stored."""

@@ -40,6 +40,7 @@ def ask(url: str, tokens: Path, *words: str) -> subprocess.CompletedProcess[byte
     return subprocess.run(command, capture_output=True, timeout=180, check=False)
 
 
+@pytest.mark.verify
 def test_every_question_is_answered_in_one_object(sidecar: tuple[SidecarChild, Path]) -> None:
     """By path, with its status: also what is not there."""
     child, tokens = sidecar
@@ -63,6 +64,7 @@ def test_a_bundle_comes_as_it_is(sidecar: tuple[SidecarChild, Path]) -> None:
         assert "gantry-bundle/status.json" in archive.getnames()
 
 
+@pytest.mark.verify
 def test_without_a_token_nothing_is_answered(sidecar: tuple[SidecarChild, Path], tmp_path: Path) -> None:
     """The twin: the same question of somebody who has no file with tokens is refused, and says why."""
     child, _ = sidecar
@@ -74,6 +76,7 @@ def test_without_a_token_nothing_is_answered(sidecar: tuple[SidecarChild, Path],
     assert raw.returncode == 1 and b"(401)" in raw.stderr and raw.stdout == b""
 
 
+@pytest.mark.verify
 def test_orders_and_other_machines_are_not_asked(sidecar: tuple[SidecarChild, Path]) -> None:
     """An order has no GET; a token is shown to this pod's own loopback, whatever somebody types."""
     child, tokens = sidecar
@@ -85,6 +88,7 @@ def test_orders_and_other_machines_are_not_asked(sidecar: tuple[SidecarChild, Pa
     assert elsewhere.returncode == 2 and b"is no sidecar of this pod" in elsewhere.stderr
 
 
+@pytest.mark.verify
 def test_a_sidecar_with_certificates_is_asked_over_tls(tmp_path: Path) -> None:
     """The same question without being told: plain text is hung up on. Without a sidecar there is no answer."""
     party = Party(tmp_path / "own", trustme.CA())

@@ -192,6 +192,7 @@ def test_a_name_server_of_a_newer_operator_runs(started: Started, tmp_path: Path
     assert "secret" not in container.said
 
 
+@pytest.mark.verify
 def test_a_sidecar_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> None:
     """With an option of tomorrow and its value."""
     port, log_port = free_ports(2)

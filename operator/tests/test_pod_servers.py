@@ -94,6 +94,7 @@ def peers_of(process: subprocess.Popen[str]) -> list[str]:
     return [words[number + 1] for number, word in enumerate(words) if word == "--peer"]
 
 
+@pytest.mark.verify
 def test_a_sidecar_follows_the_groups_members_without_a_new_pod(containers: Containers, tmp_path: Path) -> None:
     """It is started with all peers but itself, and again when the ConfigMap names others; then it ends cleanly."""
     port, log_port = free_ports(2)

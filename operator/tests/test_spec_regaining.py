@@ -306,6 +306,7 @@ def test_the_judge_notices_one_who_forgets_its_own_promise(monkeypatch: pytest.M
         scene.returns()
 
 
+@pytest.mark.verify
 def test_the_judge_notices_one_who_has_lost_its_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twin: neither the broker nor its peers mind that something is missing."""
 

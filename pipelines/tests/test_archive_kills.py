@@ -57,6 +57,7 @@ def seen_faults(seen: Seen, wanted: Seen | None) -> list[str]:
     return [f"{len(rows)} {word}, {rows[0]}" for word, rows in named.items() if rows]
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("point", [*WRITING, *RARELY])
 def test_a_kill_at_any_step_of_a_batch_neither_loses_nor_doubles(tmp_path: Path, point: str) -> None:
     """Killed at the second time that the work comes to this step; the next start may have other limits."""
@@ -73,6 +74,7 @@ def test_a_kill_at_any_step_of_a_batch_neither_loses_nor_doubles(tmp_path: Path,
     assert verify(Folder(str(root)), is_deep=True).findings == ()
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("point", [pytest.param(points.AFTER_DATA, marks=pytest.mark.slow), points.AFTER_RECORD])
 def test_a_lost_checkpoint_is_recovered_from_the_manifest(tmp_path: Path, point: str) -> None:
     """With the checkpoint gone a run begins where the manifest ends, whatever was under way, and other limits apply."""
@@ -86,6 +88,7 @@ def test_a_lost_checkpoint_is_recovered_from_the_manifest(tmp_path: Path, point:
     assert faults(root, whole(LOG)) == []
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "point", [pytest.param(points.MID_MERGE, marks=pytest.mark.slow), points.AFTER_MERGE, points.AFTER_EXCHANGE]
 )
@@ -105,6 +108,7 @@ def test_a_kill_at_any_step_of_a_compaction_neither_loses_nor_doubles(tmp_path: 
     assert not list(root.glob("_staged/*"))
 
 
+@pytest.mark.verify
 def test_a_kill_while_days_expire_leaves_nothing_behind(tmp_path: Path) -> None:
     """What is too old is gone from manifest and folder, and the ranges go on to tile: nothing is archived again."""
     root = tmp_path / "archive"
@@ -122,6 +126,7 @@ def test_a_kill_while_days_expire_leaves_nothing_behind(tmp_path: Path) -> None:
     assert faults(root) == [] and not list(root.glob("data/topic=*/day=2026-11-22/*"))
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("guard", "lives"),
     [

@@ -105,6 +105,7 @@ def test_a_storage_of_objects_keeps_what_it_is_given(server: ObjectStore, tmp_pa
         storage.exchange("data", "other")
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "point",
     [
@@ -141,6 +142,7 @@ def test_a_lost_checkpoint_is_recovered_from_the_manifest(server: ObjectStore, l
     assert listed(server, tmp_path) == [whole(), whole()]
 
 
+@pytest.mark.verify
 def test_readers_see_it_through_the_store(server: ObjectStore, life: Life, tmp_path: Path) -> None:
     """As a person reads a bucket with pyarrow."""
     assert life.lived() == 0
@@ -152,6 +154,7 @@ def test_readers_see_it_through_the_store(server: ObjectStore, life: Life, tmp_p
     assert read_manifest(storage_of(life.destination)).ends() == LOG.ends
 
 
+@pytest.mark.verify
 def test_there_is_one_writer(life: Life) -> None:
     """Who comes while another writes is told who that is; who comes after it was killed waits until its name stands."""
     storage = storage_of(life.destination)
@@ -171,6 +174,7 @@ def test_there_is_one_writer(life: Life) -> None:
     assert time.monotonic() - began_s > life.takeover_s
 
 
+@pytest.mark.verify
 def test_who_was_taken_for_dead_enters_nothing_any_more(life: Life) -> None:
     """It stood still for as long as another watched it: the next look at its name ends it."""
     storage = storage_of(life.destination)
@@ -268,6 +272,7 @@ def test_a_store_that_dies_in_the_middle_ends_the_run_and_costs_nothing(tmp_path
     assert seen == [whole(), whole()]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("address", "says", "code"),
     [

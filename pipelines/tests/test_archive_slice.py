@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from spark_kit.listings import READERS
 from spark_kit.mini_spark import Query
 from spark_kit.processes import Group
@@ -22,6 +23,7 @@ from gantry_pipelines.reporting import Reporter
 MESSAGES = 2000
 
 
+@pytest.mark.verify
 def test_two_thousand_messages_and_three_kills(brokers: Group, tmp_path: Path) -> None:
     """A worker dies with a file of its batch done, the driver before and between records, each life with other limits:
     every acknowledged message is there once, for whoever lists the folder, at any time."""

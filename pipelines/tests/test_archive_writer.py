@@ -46,6 +46,7 @@ def open_in_child(root: str, answer: Any) -> None:
         answer.put("")
 
 
+@pytest.mark.verify
 def test_there_is_one_writer(tmp_path: Path) -> None:
     """While one has the archive another is refused and told who has it; afterwards it is not."""
     context = multiprocessing.get_context("forkserver")

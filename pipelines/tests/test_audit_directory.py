@@ -33,6 +33,7 @@ def test_a_segment_that_vanishes_while_it_is_listed_hides_no_other(
     assert segments_in(tmp_path) == [Segment(100, 100, str(paths[1])), Segment(200, 100, str(paths[2]))]
 
 
+@pytest.mark.verify
 def test_where_there_is_no_directory_there_are_no_segments(tmp_path: Path) -> None:
     """A missing directory, or a file in its place, is a log without files."""
     (tmp_path / "file").touch()

@@ -234,6 +234,7 @@ def test_queues_that_lag_most_come_first() -> None:
     assert document["lagRows"] == sum(range(500))
 
 
+@pytest.mark.verify
 def test_half_requests_do_not_take_a_runs_page_away() -> None:
     """Connections are bounded: the oldest half request is closed for a younger connection, and a probe is answered."""
     reporter = Reporter("archive", output=output()[0])

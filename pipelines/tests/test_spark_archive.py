@@ -43,6 +43,7 @@ def archive(brokers: Group, root: Path, topic: str, **more: Any) -> Outcome:
         return job.run(job.parse(config_of(document, ArchiveConfig)), reporter)
 
 
+@pytest.mark.verify
 def test_an_archive_is_what_was_sent(spark: SparkSession, brokers: Group, tmp_path: Path) -> None:
     """Spark, pyarrow and DuckDB all see each message once, by listing the folder; a second run adds what came since."""
     root = tmp_path / "archive"
@@ -61,6 +62,7 @@ def test_an_archive_is_what_was_sent(spark: SparkSession, brokers: Group, tmp_pa
     assert all(one.done == one.latest for one in third.queues) and len(third.queues) == 4
 
 
+@pytest.mark.verify
 @pytest.mark.needs_object_store
 def test_an_archive_in_an_object_store_is_what_was_sent(spark: SparkSession, brokers: Group, tmp_path: Path) -> None:
     """Spark's workers upload it; whoever lists the bucket sees each message once, and it proves that nothing lacks."""

@@ -98,6 +98,7 @@ def rows_of(log: Stored, **how: Any) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.verify
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(messages(), min_size=1, max_size=12), st.lists(st.sampled_from([0, 0, 7, 200]), min_size=1), st.booleans()

@@ -79,6 +79,7 @@ def all_rows(view: FakeView) -> list[Row]:
     return sorted((one.queue, one.offset) for broker in view.brokers.values() for one in broker.records)
 
 
+@pytest.mark.verify
 @given(st.data())
 def test_batches_are_together_the_log(data: st.DataObject) -> None:
     """Random logs that grow, random limits, restarts with others, batches done again: each message comes once."""

@@ -28,6 +28,7 @@ def messages(spark: SparkSession, *rows: tuple[int, int, bytes, dict[str, str]])
     return spark.createDataFrame(made, ddl(READ_COLUMNS))
 
 
+@pytest.mark.verify
 def test_order_and_brokers_own_properties_do_not_count_and_everything_else_does(spark: SparkSession) -> None:
     """The same messages have the same sums; one byte, one property, one message more or twice has not."""
     from pyspark.testing import assertDataFrameEqual
@@ -68,6 +69,7 @@ def checked(spark: SparkSession, theirs: Group, ours: Group, folder: Path, **mor
     return job.run(job.parse(config), Reporter("migrate-check"))
 
 
+@pytest.mark.verify
 def test_two_clusters_of_ours_are_the_same_until_they_are_not(
     spark: SparkSession, brokers: Group, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def logged(offset: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
+@pytest.mark.verify
 def test_random_limits_give_the_log_in_pieces(brokers: Group) -> None:
     """Whatever the limits, the ways and the restarts: the batches are together what was acknowledged."""
     seed = random.randrange(1 << 30)
@@ -219,6 +220,7 @@ def test_a_batch_ends_where_it_is_told_to(orders: FakeView) -> None:
     assert len(batch_of(orders, startingOffsets=starts, failOnDataLoss="false")[0]) == 60
 
 
+@pytest.mark.verify
 def test_nobody_to_ask_is_said_when_patience_ends(free_address: Callable[[], str]) -> None:
     """With the name of what was asked for, and no earlier: a failover is no reason to end a query."""
     options = {"nameServers": free_address(), "subscribe": "orders", "patience": "1s", "requestTimeout": "1s"}

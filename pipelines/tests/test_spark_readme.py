@@ -35,6 +35,7 @@ def three_lines(readme: str) -> str:
     return str(program)
 
 
+@pytest.mark.verify
 @pytest.mark.needs_spark
 @pytest.mark.needs_root
 def test_the_readmes_three_lines_give_a_table_without_any_network(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ async def test_an_account_that_may_consume_may_read(tmp_path: Path, signature: S
         await server.close()
 
 
+@pytest.mark.verify
 def test_brokers_and_sidecars_are_believed_by_their_certificates(tmp_path: Path) -> None:
     """With the authority's file everything is read over TLS; with another's nothing is, and nobody sees the token."""
     authority, foreign = trustme.CA(), trustme.CA()

@@ -87,6 +87,7 @@ def test_a_session_needs_no_network() -> None:
     assert session_conf()["spark.master"] == "local[*]"
 
 
+@pytest.mark.verify
 def test_a_worker_does_not_look_through_what_was_loaded_after_each_task() -> None:
     """PySpark collects garbage after each task: what is loaded is looked at no more once it is settled."""
     program = (

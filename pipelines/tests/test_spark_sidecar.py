@@ -32,6 +32,7 @@ def test_a_range_is_asked_for_until_all_of_it_is_there() -> None:
         assert {headers["authorization"] for _, headers in sidecar.asked} == {"Bearer secret-token"}
 
 
+@pytest.mark.verify(quick=3)
 @pytest.mark.parametrize(
     ("status", "error"),
     [(401, Refused), (403, Refused), (404, NoSuchQueue), (410, Gone), (412, Unreachable), (416, NotYet),
@@ -48,6 +49,7 @@ def test_a_status_says_what_follows(status: int, error: type[Exception]) -> None
             client.document("/v1/log")
 
 
+@pytest.mark.verify
 def test_too_many_readers_are_waited_for() -> None:
     """429 is asked again when it says so, and is an error only when the time of a request is over."""
     busy: Scripted = (429, {"Retry-After": "0.05"}, REASON)

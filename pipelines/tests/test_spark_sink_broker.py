@@ -143,6 +143,7 @@ def test_a_driver_that_dies_behind_the_marker_is_finished_by_the_next(broker: Gr
     assert sorted(scene.bodies()) == rows
 
 
+@pytest.mark.verify
 def test_a_driver_that_dies_before_the_marker_has_done_nothing(broker: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next attempt is the batch; what the dead one stored is asked about, and rolled back, and nothing else is."""
     monkeypatch.setattr(sweeping, "PRESENT_MS", 4000)
@@ -160,6 +161,7 @@ def test_a_driver_that_dies_before_the_marker_has_done_nothing(broker: Group, mo
     assert asyncio.run(sweeping.sweep(scene.query, 9, Halves(), scene.options, present_ms=3000)) == 0
 
 
+@pytest.mark.verify
 def test_nobody_is_asked_while_a_batch_is_open(broker: Group) -> None:
     """This broker gives up after three questions in a second; a driver may be away for longer than that."""
     scene = Scene(broker, sweep="false")
@@ -190,6 +192,7 @@ def test_an_aborted_batch_is_rolled_back_unless_it_was_decided(broker: Group) ->
     assert sorted(scene.bodies()) == ["c", "d"]
 
 
+@pytest.mark.verify
 def test_a_batch_survives_its_broker(broker: Group) -> None:
     """kill -9 between the marker and the ends, and once more between two ends."""
     scene = Scene(broker, sweep="false")

@@ -176,6 +176,7 @@ def test_a_broker_that_would_store_twice_is_refused_before_a_row_is_sent(threade
     assert stored(threaded) == []
 
 
+@pytest.mark.verify
 def test_one_that_is_away_for_a_moment_is_waited_for(threaded: ThreadedCluster) -> None:
     """A rolling update stops no query."""
     broker = threaded.cluster.broker("broker-a")

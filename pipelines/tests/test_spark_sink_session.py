@@ -60,6 +60,7 @@ def rows(spark: SparkSession, count: int) -> DataFrame:
     )
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("is_transactional", [False, True], ids=["at-least-once", "transactional"])
 def test_a_frame_is_written(spark: SparkSession, brokers: Group, is_transactional: bool) -> None:
     """Every row is a message, once while nothing fails, and says which row it is."""
@@ -101,6 +102,7 @@ def test_what_cannot_be_written_is_said_before_anything_is(spark: SparkSession, 
         ).save()
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "point",
     [

@@ -75,6 +75,7 @@ class Stream:
         return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
 
+@pytest.mark.verify
 def test_columns_are_only_those_that_are_wanted(spark: SparkSession, brokers: Group) -> None:
     """By option, or by a schema of the user's own, which has to have our types."""
     filled(brokers, "columns", 20)
@@ -94,6 +95,7 @@ def test_a_misspelled_option_ends_the_query_with_its_name(spark: SparkSession, b
         batch(spark, brokers, subscribes="x").load().collect()
 
 
+@pytest.mark.verify
 def test_filters_are_pushed_and_change_nothing(spark: SparkSession, brokers: Group) -> None:
     """With pushdown=true a query reads less and answers the same."""
     filled(brokers, "filtered", 200, tags=("red", "blue"))
@@ -121,6 +123,7 @@ def test_tags_are_filtered_at_the_source(spark: SparkSession, brokers: Group) ->
     assert sorted(map(tuple, rows)) == places([one for one in sent if one.tags != "blue"])
 
 
+@pytest.mark.verify
 def test_a_stream_reads_all_and_goes_on_from_its_checkpoint(
     spark: SparkSession, brokers: Group, tmp_path: Path, queries: None
 ) -> None:
@@ -143,6 +146,7 @@ def test_a_stream_reads_all_and_goes_on_from_its_checkpoint(
     assert stream.places() == places(sent)
 
 
+@pytest.mark.verify
 def test_lag_of_a_query_is_told(spark: SparkSession, brokers: Group, tmp_path: Path, queries: None) -> None:
     """After each batch: messages, bytes and seconds that are still to be read, by queue."""
     filled(brokers, "lagging", 100)

@@ -17,6 +17,7 @@ SCENARIOS = run_abuse.scenarios(SCALE)
 BOUNDED = [scenario for scenario in SCENARIOS if scenario.is_guard_optional]
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario.name for scenario in SCENARIOS])
 def test_an_attack_costs_what_it_may_and_an_honest_client_nothing(scenario: object, tmp_path: Path) -> None:
     """Memory grows by the budget and its slack at most, no answer is missing or wrong, and no traceback is logged."""
@@ -27,6 +28,7 @@ def test_an_attack_costs_what_it_may_and_an_honest_client_nothing(scenario: obje
     assert len(outcome.attacked_ms) >= 40
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("scenario", BOUNDED, ids=[scenario.name for scenario in BOUNDED])
 def test_without_its_guard_the_same_attack_costs_more(scenario: object, tmp_path: Path) -> None:
     """The twin: with the budget off memory grows beyond what is allowed with it."""

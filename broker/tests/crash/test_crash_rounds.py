@@ -55,6 +55,7 @@ def test_a_broker_without_the_replay_is_found(tmp_path: Path, volume: str) -> No
     assert any("LOST" in fault for fault in verdict.faults), chapter.replay
 
 
+@pytest.mark.verify
 def test_a_broker_that_shows_what_it_may_lose_is_found(tmp_path: Path) -> None:
     """The twin: with the guard off, a consumer has seen messages that are gone after the kill."""
     chapter = Chapter(cell="async-anonymous", seed=28, rounds=10, sabotage=Sabotage.NO_HOLD)
@@ -64,6 +65,7 @@ def test_a_broker_that_shows_what_it_may_lose_is_found(tmp_path: Path) -> None:
     assert any("SHOWN" in fault for fault in verdict.faults), chapter.replay
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("sabotage", [Sabotage.CUT_TAIL, Sabotage.FLIP_BIT])
 def test_a_log_damaged_behind_the_brokers_back_is_found(tmp_path: Path, sabotage: Sabotage) -> None:
     """The whole run can fail: acknowledged messages taken from the files are reported lost."""
@@ -72,6 +74,7 @@ def test_a_log_damaged_behind_the_brokers_back_is_found(tmp_path: Path, sabotage
     assert any("LOST" in fault for fault in verdict.faults)
 
 
+@pytest.mark.verify
 def test_a_kept_run_can_be_checked_again(tmp_path: Path) -> None:
     """`check` reads history and store of a run without a broker, and sees one made-up acknowledgement."""
     crash(tmp_path, Chapter(cell="async-none", seed=3, rounds=1, producers=1), print)

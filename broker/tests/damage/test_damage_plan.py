@@ -73,6 +73,7 @@ def memory() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("setup", [Setup.ALONE, Setup.SYNC])
 async def test_every_file_of_a_real_store_has_a_kind(
     memory: Path, monkeypatch: pytest.MonkeyPatch, setup: Setup

@@ -22,6 +22,7 @@ ROTTEN_LINE = f"{STAMP} ERROR gantry_broker.store.log_guard a stored message is 
 ACCEPTED_LINE = f"{STAMP} WARNING gantry_broker.server.roles the loss of log data was accepted ranges=['[300, 400)']"
 
 
+@pytest.mark.verify
 def test_a_loss_and_rot_under_real_processes_are_shown_everywhere(tmp_path: Path) -> None:
     """Status page, role status, sidecar and `gantry store verify` show what the log reports; the remedy works."""
     path = tmp_path / "damage.json"

@@ -23,6 +23,7 @@ def run(tmp_path: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
     return result.returncode, result.stdout + result.stderr, json.loads(path.read_text())
 
 
+@pytest.mark.verify
 def test_a_damaged_store_serves_what_was_sent_or_reports_what_is_lost(tmp_path: Path) -> None:
     """Each trial ends complete, reported, healed, or refused with a remedy that works, and the table says so."""
     code, text, document = run(tmp_path, "--slice")
@@ -38,6 +39,7 @@ HARMLESS = "lock/missing/clean/stopped/alone"
 LOSS = "log-newest/missing/clean/stopped/alone"
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize(
     ("lie", "cell", "sort"),
     [

@@ -21,6 +21,7 @@ LEAVE_BYTES = 600 * 1024
 """Less than a log file of the scene, enough for the small files of a start."""
 
 
+@pytest.mark.verify
 @pytest.mark.needs_root
 @pytest.mark.needs_loop
 async def test_a_start_without_room_is_a_refusal(disk: LoopDisk, tmp_path: Path) -> None:
@@ -37,6 +38,7 @@ async def test_a_start_without_room_is_a_refusal(disk: LoopDisk, tmp_path: Path)
         assert await scene.judge() == []
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.needs_strace
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO", pytest.param("EDQUOT", marks=pytest.mark.slow)])
 async def test_a_failing_allocation_is_a_refusal(error: str, tmp_path: Path) -> None:

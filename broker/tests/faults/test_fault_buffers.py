@@ -33,6 +33,7 @@ def set_aside(scene: Scene) -> list[str]:
     return [json.loads(path.read_bytes())["reason"] for path in sorted((scene.store / "set-aside").glob("*.json"))]
 
 
+@pytest.mark.verify
 async def test_the_buffers_of_another_store_never_become_messages(tmp_path: Path, buffers: Path) -> None:
     """D11: a store that is given somebody else's directory sets the buffers aside, and has its own messages only."""
     (tmp_path / "other").mkdir()
@@ -51,6 +52,7 @@ async def test_the_buffers_of_another_store_never_become_messages(tmp_path: Path
         assert await other.judge() == [], "its own buffers are its own"
 
 
+@pytest.mark.verify
 async def test_the_buffers_of_an_earlier_start_never_come_back(tmp_path: Path, buffers: Path) -> None:
     """D11: a tail that was lost with its buffers, and overwritten since, does not rise when they are found again."""
     async with Scene(tmp_path, settings=settings(buffers)) as scene:
@@ -113,6 +115,7 @@ def harm_files(buffers: Path, harm: str) -> None:
         path.write_bytes(data)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("harm", ["garbled", "cut", "headers"])
 async def test_damaged_buffers_do_not_stop_a_start(harm: str, tmp_path: Path, buffers: Path) -> None:
     """D11: bytes that are no buffer are none; the log keeps what it had, and what is gone is reported."""

@@ -41,6 +41,7 @@ async def fill_until_refused(scene: Scene) -> None:
         await scene.until_refused()
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("mode", SHOWN_AT_ONCE, ids=str)
 @pytest.mark.parametrize("levels", [{}, LOFTY], ids=["at-the-warning-level", "at-the-last-file"])
 async def test_sends_stop_before_the_disk_is_full_and_come_back(
@@ -64,6 +65,7 @@ async def test_sends_stop_before_the_disk_is_full_and_come_back(
         assert await scene.judge() == []
 
 
+@pytest.mark.verify
 async def test_without_the_refusal_the_log_takes_the_last_room(disk: LoopDisk, tmp_path: Path) -> None:
     """D6's twin: with levels and reserve off, sends go on until nothing is left for queues, index and tables."""
     async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH | LOFTY) as scene:
@@ -76,6 +78,7 @@ async def test_without_the_refusal_the_log_takes_the_last_room(disk: LoopDisk, t
         assert disk.free_bytes < MIB
 
 
+@pytest.mark.verify
 async def test_a_disk_that_others_fill_to_the_last_byte_kills_nobody(disk: LoopDisk, tmp_path: Path) -> None:
     """D6: with no block left at all the broker serves reads, refuses sends, can be killed and started, and goes on."""
     async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH) as scene:
@@ -95,6 +98,7 @@ async def test_a_disk_that_others_fill_to_the_last_byte_kills_nobody(disk: LoopD
         assert await scene.judge() == []
 
 
+@pytest.mark.verify
 async def test_consumed_files_make_the_room_themselves(disk: LoopDisk, tmp_path: Path) -> None:
     """D6: full and unconsumed means refused; once every group has consumed, files go and sends come back."""
     quick = QUICK_FLUSH | {"cleanResourceInterval": "200"}

@@ -62,6 +62,7 @@ async def ends_itself(scene: Scene, point: str) -> None:
     assert f"{CRASHING}{point}:1\n" in scene.log, scene.log
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("mode", KILLED, ids=str)
 async def test_a_kill_under_load_loses_no_more_than_the_mode_allows(mode: Mode, tmp_path: Path, buffers: Path) -> None:
     """K1: nothing acknowledged is lost, but for a tail with asynchronous flush over anonymous memory."""
@@ -74,6 +75,7 @@ async def test_a_kill_under_load_loses_no_more_than_the_mode_allows(mode: Mode, 
             await scene.broker.kill()
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("is_replayed", [True, False], ids=["replayed", "not replayed, the twin"])
 async def test_what_only_buffers_held_is_replayed(is_replayed: bool, tmp_path: Path, buffers: Path) -> None:
     """K1: with nothing committed by time, the files lack what was acknowledged, and the replay alone brings it back."""
@@ -88,6 +90,7 @@ async def test_what_only_buffers_held_is_replayed(is_replayed: bool, tmp_path: P
         assert (await scene.judge() == []) == is_replayed
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("point", UNDER_LOAD)
 async def test_an_end_at_a_named_point_is_recovered_from(point: str, tmp_path: Path, buffers: Path) -> None:
     """K2: wherever the work is cut off nothing is lost, and to recover twice gives the same bytes."""
@@ -127,6 +130,7 @@ def copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("mode", "reached"), [(ASYNC_TMPFS, IN_RECOVERY), (Mode(False, Medium.OFF), IN_RECOVERY[2:])], ids=str
 )
@@ -158,6 +162,7 @@ async def test_a_recovery_that_is_cut_off_again_and_again_converges(
         assert scene.log_digests() == whole
 
 
+@pytest.mark.verify
 async def test_a_kill_at_any_moment_of_a_start_costs_nothing(tmp_path: Path, buffers: Path) -> None:
     """K5: ten starts that have to recover, each killed a little later, lose what the first kill lost: nothing."""
     async with Scene(tmp_path, settings=ASYNC_TMPFS.settings(buffers) | NO_COMMIT) as scene:

@@ -74,6 +74,7 @@ async def is_served(address: str) -> bool:
     return True
 
 
+@pytest.mark.verify
 async def test_without_descriptors_new_connections_are_refused_and_old_ones_served(tmp_path: Path) -> None:
     """K6: at the limit of open files producers that are connected go on; when others leave, there is room again."""
     async with Scene(tmp_path, settings=ROOMY_FILES) as scene:
@@ -128,6 +129,7 @@ def test_a_file_made_ahead_need_not_be_in_memory() -> None:
     world.close()
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("number", range(6))
 def test_a_recovery_point_without_a_descriptor_is_written_later(number: int) -> None:
     """K6: not to be able to open a directory is no failed sync: the broker goes on, and the next point is whole.

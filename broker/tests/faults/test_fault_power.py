@@ -40,6 +40,7 @@ async def power_round(scene: Scene, disk: LoopDisk, buffers: Path, mode: Mode, *
     return len(lost)
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("mode", [Mode(False, Medium.OFF), Mode(True, Medium.TMPFS)], ids=str)
 async def test_power_loss_takes_no_more_than_the_mode_allows(
     mode: Mode, disk: LoopDisk, buffers: Path, tmp_path: Path

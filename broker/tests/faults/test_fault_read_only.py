@@ -19,6 +19,7 @@ def scene_in(mode: Mode, disk: LoopDisk, directory: Path, buffers: Path) -> Scen
 QUICK = (Mode(False, Medium.TMPFS), Mode(True, Medium.OFF))
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize(
     "mode", [mode if mode in QUICK else pytest.param(mode, marks=pytest.mark.slow) for mode in MODES], ids=str
 )
@@ -43,6 +44,7 @@ async def test_a_disk_that_turns_read_only_ends_acknowledgements(
         assert lost == [] or not mode.is_sync
 
 
+@pytest.mark.verify
 async def test_a_store_on_a_read_only_disk_does_not_start(disk: LoopDisk, tmp_path: Path, buffers: Path) -> None:
     """D8: a start on a read-only disk refuses with the reason, changes nothing, and works when the disk does."""
     async with scene_in(Mode(False, Medium.OFF), disk, tmp_path, buffers) as scene:

@@ -85,6 +85,7 @@ def test_no_writing_endpoint_answers_without_the_right(
     assert sidecar.get("/v1/role", token=TOKEN).json()["promised_epoch"] == 0
 
 
+@pytest.mark.verify
 def test_the_twin_a_right_token_is_obeyed(tmp_path: Path) -> None:
     """S8's twin: with the token that may change the same request is obeyed, so the refusals above are the guard's."""
     with broker_beside(tmp_path / "store"), sidecar_beside(tmp_path / "store", *token_files(tmp_path / "t")) as sidecar:
@@ -190,6 +191,7 @@ def test_no_path_leads_out_of_the_store(pair: tuple[BrokerChild, SidecarChild], 
     assert b"root:" not in answer
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("field", ["peer", "url", "target", "host"])
 def test_nobody_can_have_the_sidecar_connect_somewhere(pair: tuple[BrokerChild, SidecarChild], field: str) -> None:
     """S8: peers come from the command line; a field that names another is refused or means nothing."""
@@ -213,6 +215,7 @@ def test_a_forwarded_address_makes_nobody_local(pair: tuple[BrokerChild, Sidecar
     assert sidecar.get("/v1/status", X_Forwarded_For=own, X_Real_IP=own, Forwarded=own).status_code == 401
 
 
+@pytest.mark.verify
 def test_a_client_certificate_is_as_good_as_a_token_and_a_foreign_one_is_no_connection(tmp_path: Path) -> None:
     """S8: with mTLS, whoever has a certificate of our authority may change; another authority's is refused by TLS."""
     ours, theirs = trustme.CA(), trustme.CA()

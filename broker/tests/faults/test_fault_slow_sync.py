@@ -57,6 +57,7 @@ async def sync_count(channel: Channel) -> int:
     return int(json.loads(reply.body)["table"]["commitLogSyncs"])
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 async def test_a_disk_that_hangs_is_code_10_and_never_code_0(mode: Mode, tmp_path: Path, buffers: Path) -> None:
     """D15: while no sync returns producers are told 10 at their deadline and no thread is added; then all is good."""
@@ -83,6 +84,7 @@ async def test_a_disk_that_hangs_is_code_10_and_never_code_0(mode: Mode, tmp_pat
         await channel.close()
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("mode", MODES, ids=str)
 async def test_nothing_is_acknowledged_while_the_disk_hangs(mode: Mode, tmp_path: Path, buffers: Path) -> None:
     """D15: under load, too; what was acknowledged before and after is there when the broker is killed."""
@@ -127,6 +129,7 @@ async def test_a_sync_of_five_seconds_is_code_10(mode: Mode, tmp_path: Path, buf
         await channel.close()
 
 
+@pytest.mark.verify
 async def test_without_a_promise_to_the_disk_nobody_waits_for_it(tmp_path: Path, buffers: Path) -> None:
     """D15's other side: ASYNC_FLUSH goes on acknowledging over the same disk, so it was the promise that waited."""
     async with slow_scene(Mode(False, Medium.OFF), tmp_path, buffers) as scene:

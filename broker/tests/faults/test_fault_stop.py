@@ -62,6 +62,7 @@ class StopScene:
         assert await self.scene.judge() == []
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 async def test_sigterm_under_load_is_a_clean_stop(tmp_path: Path, mode: Mode) -> None:
     """K3: producers that never stop sending do not keep a broker from a clean end, and lose nothing by it.
@@ -88,6 +89,7 @@ async def stop_under_load(scene: Scene) -> None:
         assert await scene.judge() == []
 
 
+@pytest.mark.verify
 async def test_more_signals_change_nothing(tmp_path: Path) -> None:
     """K3: a second SIGTERM, and a Ctrl-C, while everything is flushed: the stop is as clean as with one."""
     stop = StopScene(tmp_path)
@@ -111,6 +113,7 @@ async def test_more_signals_change_nothing(tmp_path: Path) -> None:
         await stop.starts(is_clean=True)
 
 
+@pytest.mark.verify
 async def test_sigkill_while_stopping_is_a_crash(tmp_path: Path) -> None:
     """K3: killed before everything was flushed, the marker stays, and the next start takes the way of a crash."""
     stop = StopScene(tmp_path)
@@ -131,6 +134,7 @@ async def test_sigkill_while_stopping_is_a_crash(tmp_path: Path) -> None:
         await stop.starts(is_clean=False)
 
 
+@pytest.mark.verify
 async def test_a_stop_that_takes_too_long_says_what_is_not_flushed(tmp_path: Path) -> None:
     """K3: when `shutdownTimeout` is over the process names the bytes, leaves the marker, and ends with code 1."""
     stop = StopScene(tmp_path, shutdownTimeout="4000")
@@ -160,6 +164,7 @@ async def test_a_stop_that_takes_too_long_says_what_is_not_flushed(tmp_path: Pat
         await stop.starts(is_clean=False)
 
 
+@pytest.mark.verify
 async def test_a_stop_whose_flush_fails_is_not_clean(tmp_path: Path) -> None:
     """K3: a disk that refuses the last flush leaves the marker and a code that is not 0, and the page says why."""
     stop = StopScene(tmp_path)
@@ -178,6 +183,7 @@ async def test_a_stop_whose_flush_fails_is_not_clean(tmp_path: Path) -> None:
         await stop.starts(is_clean=False)
 
 
+@pytest.mark.verify
 async def test_a_signal_while_recovering_ends_the_start(tmp_path: Path) -> None:
     """K3: nobody waits for a long recovery to end before the broker stops; the next start does it again."""
     stop = StopScene(tmp_path)

@@ -34,6 +34,7 @@ async def fail_one(scene: Scene, calls: str, fault: str, trace: Path) -> int:
     return code
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("mode", SOME_QUICK, ids=str)
 @pytest.mark.parametrize(
     "number",

@@ -74,6 +74,7 @@ def harm_file(path: Path, harm: str) -> None:
     path.write_bytes(HARMS[harm](path.read_bytes()))
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("harm", QUICK)
 @pytest.mark.parametrize("name", ["topics", "consumerOffset"])
 async def test_a_damaged_table_is_replaced_by_its_copy(name: str, harm: str, tmp_path: Path) -> None:
@@ -100,6 +101,7 @@ async def test_the_other_tables_have_copies_too(name: str, harm: str, tmp_path: 
     await test_a_damaged_table_is_replaced_by_its_copy(name, harm, tmp_path)
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("harm", QUICK)
 @pytest.mark.parametrize("copy", ["store.json", "store.json.bak"])
 async def test_one_damaged_copy_of_the_identity_changes_nothing(copy: str, harm: str, tmp_path: Path) -> None:
@@ -115,6 +117,7 @@ async def test_one_damaged_copy_of_the_identity_changes_nothing(copy: str, harm:
         assert decode_identity((scene.store / "store.json").read_bytes()).uuid == uuid
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "name", ["consumerOffset", *(pytest.param(name, marks=pytest.mark.slow) for name in ("topics", "store"))]
 )
@@ -148,6 +151,7 @@ async def test_a_table_that_is_gone_is_replaced_by_its_copy(tmp_path: Path) -> N
         assert await scene.judge() == []
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("number", [1, 5, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4, 6, 7))])
 async def test_a_kill_between_write_and_rename_leaves_a_good_copy(number: int, tmp_path: Path) -> None:
     """D13: a broker killed at its n-th rename starts again with every table whole, old or new, and never empty."""
@@ -166,6 +170,7 @@ async def test_a_kill_between_write_and_rename_leaves_a_good_copy(number: int, t
         assert "its copy is used" not in scene.log, "a kill damages no file"
 
 
+@pytest.mark.verify
 async def test_a_half_written_copy_is_not_looked_at(tmp_path: Path) -> None:
     """D13: what a crash has left under a temporary name is no table, and does not stop the next save."""
     async with Scene(tmp_path) as scene:

@@ -41,6 +41,7 @@ async def test_the_rest_of_a_short_write_is_written(mode: Mode, tmp_path: Path, 
         assert await scene.judge() == []
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize(
     ("guard", "mode"),
     [
@@ -82,6 +83,7 @@ async def test_a_write_that_cannot_be_finished_ends_the_log(
             assert len(lost) > 0
 
 
+@pytest.mark.verify
 @pytest.mark.needs_strace
 async def test_a_lost_write_of_a_commit_is_repaired_from_the_buffer(tmp_path: Path, buffers: Path) -> None:
     """D5: what a commit wrote into nothing is still in its buffer at the next start, and is written then."""

@@ -14,6 +14,7 @@ FRAMES = 30_000
 SEED = 1
 
 
+@pytest.mark.verify
 def test_spoilt_frames_leave_both_servers_serving(tmp_path: Path) -> None:
     """No missing answer, no traceback, no growth, no stray file; the store opens again with dense queues."""
     options = run_fuzz.Options(frames=FRAMES, seed=SEED)

@@ -21,6 +21,7 @@ PAUSE_S = 30.0
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("plan", "members"),
     [
@@ -43,6 +44,7 @@ async def test_a_killed_master_costs_no_more_than_its_mode_says(plan: Plan, memb
     assert verdict.answers[Outcome.OK] > 0
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("is_sync", "flush", "has_buffers"),
     [
@@ -78,6 +80,7 @@ async def test_every_fault_of_a_master_is_survived(plan: Plan, fault: Fault, mem
     assert list(verdict.findings) == []
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["short", "30-s"])
 async def test_a_master_that_was_stopped_finds_itself_deposed(is_long: bool, tmp_path: Path) -> None:
     """K4: SIGSTOP, a promotion, SIGCONT: it acknowledges nothing that began after its successor's first answer."""
@@ -96,6 +99,7 @@ async def test_a_master_that_was_stopped_finds_itself_deposed(is_long: bool, tmp
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 async def test_a_master_that_was_stopped_and_not_deposed_goes_on(tmp_path: Path) -> None:
     """K4: nobody was promoted meanwhile: its slaves are there, and so are its clients."""
     async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
@@ -127,6 +131,7 @@ async def test_a_master_that_dies_right_after_its_promotion_takes_nothing_along(
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 async def test_a_whole_group_that_is_killed_comes_back_with_all_it_acknowledged(tmp_path: Path) -> None:
     """R3, K1: all members at once, under load; then an election among those who were slaves."""
     async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
@@ -141,6 +146,7 @@ async def test_a_whole_group_that_is_killed_comes_back_with_all_it_acknowledged(
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 async def test_no_promotion_without_enough_promises(tmp_path: Path) -> None:
     """R2: with one ack needed of two slaves both must promise; with one of them away nobody is promoted."""
     async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
@@ -161,6 +167,7 @@ async def test_no_promotion_without_enough_promises(tmp_path: Path) -> None:
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 @pytest.mark.needs_root
 async def test_a_tail_that_was_cut_never_rises(tmp_path: Path) -> None:
     """R3: killed right after the cut, and again when records of the same size have filled its place."""
@@ -187,6 +194,7 @@ async def test_a_tail_that_was_cut_never_rises(tmp_path: Path) -> None:
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_seeded_run_breaks_no_promise(seed: int, tmp_path: Path) -> None:
     """R2, R3 and R9: a slice of what `run_replication.py` does."""

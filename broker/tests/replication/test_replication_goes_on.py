@@ -26,6 +26,7 @@ IS_ROOT = missing() is None
 A_WHILE_S = 2.0
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("kind", ["sync", "sync, buffers", "async"])
 async def test_a_crashed_master_goes_on_in_its_epoch(kind: str, tmp_path: Path) -> None:
     """K1: with all that was acknowledged, and its slaves acknowledge, or grant, as before."""
@@ -45,6 +46,7 @@ async def test_a_crashed_master_goes_on_in_its_epoch(kind: str, tmp_path: Path) 
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("plan", [SYNC, ASYNC], ids=["sync", "async"])
 async def test_a_master_that_comes_back_beside_another_acknowledges_nothing(plan: Plan, tmp_path: Path) -> None:
     """K1: another was promoted while it was away, and the order is wrong: its slaves have promised not to hear it."""
@@ -64,6 +66,7 @@ async def test_a_master_that_comes_back_beside_another_acknowledges_nothing(plan
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 async def test_a_master_that_has_promised_does_not_come_back(tmp_path: Path) -> None:
     """K1: the promise is on the disk, and stronger than what it was."""
     async with scene(SYNC, tmp_path, is_root=IS_ROOT) as made:
@@ -77,6 +80,7 @@ async def test_a_master_that_has_promised_does_not_come_back(tmp_path: Path) -> 
         assert (await master.status()).role is HaRole.UNASSIGNED
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("order", ["fenced", "withdrawn", "emptied"])
 async def test_a_master_whose_clients_were_sent_elsewhere_does_not_come_back(order: str, tmp_path: Path) -> None:
     """K1: a crash undoes no fence and no withdrawal, in this very epoch; who gave the order decides."""

@@ -6,6 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
 from gantry_histories.bodies import make_body, read_key
 from gantry_histories.consumer import consumer_offset, pull
 from gantry_histories.events import Queue
@@ -80,6 +81,7 @@ async def delivered(address: str) -> set[str | None]:
     return found
 
 
+@pytest.mark.verify
 async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
     """R3: the topic is there, the consumer stands where it stood, and every delayed message comes out."""
     async with scene(SYNC, tmp_path, is_root=missing() is None) as made:

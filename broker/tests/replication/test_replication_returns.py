@@ -46,6 +46,7 @@ async def pair(directory: Path, *, has_disks: bool) -> AsyncIterator[tuple[Group
                 yield group, supervisor, load
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("is_power_lost", [POWER, False], ids=["power-loss", "kill"])
 @pytest.mark.parametrize(
     "is_slave_there", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["slave-stays", "slave-comes-later"]
@@ -74,6 +75,7 @@ async def test_a_master_that_has_lost_its_tail_gets_it_back_before_it_serves(
         assert await judge(group, supervisor, load, Plan(1, True, {}, ()).mode) == []
 
 
+@pytest.mark.verify
 @pytest.mark.needs_root
 @pytest.mark.needs_loop
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import random
 from pathlib import Path
 
+import pytest
 from replication.hardships import STRANGER, take_all_and_keep_nothing
 from replication.network import missing
 from replication.plans import Plan
@@ -16,6 +17,7 @@ from gantry_broker.ha.frames import PREAMBLE, Ack, encode
 SYNC = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
 
 
+@pytest.mark.verify
 async def test_a_stranger_with_the_number_of_a_slave_is_sent_away(tmp_path: Path) -> None:
     """R5: as long as that slave is here, nobody else has its number, and its acks are none."""
     async with scene(SYNC, tmp_path, is_root=missing() is None) as made:

@@ -25,6 +25,7 @@ PLANS = {
 SLOW = {"sync-flush", "flushed-acks"}
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "plan",
     [
@@ -52,6 +53,7 @@ async def test_what_is_shown_is_there_after_a_crash(plan: Plan, tmp_path: Path) 
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 async def test_a_slave_shows_no_more_than_its_master(tmp_path: Path) -> None:
     """R9: a slave that has bytes which too few others have shows them to nobody: with two acks needed, one hangs."""
     plan = SYNC._replace(settings=SYNC.settings | {"inSyncReplicas": "3"})

@@ -59,6 +59,7 @@ def answers_since(made: Scene, at: int) -> set[tuple[Outcome, int]]:
     }  # fmt: skip
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("plan", "members"),
     [
@@ -93,6 +94,7 @@ async def test_a_slave_that_dies_is_caught_up_with(
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 @pytest.mark.needs_root
 @pytest.mark.parametrize("way", ["both", "from-slave", pytest.param("to-slave", marks=pytest.mark.slow)])
 async def test_nothing_is_acknowledged_over_a_cut(way: str, tmp_path: Path) -> None:
@@ -114,6 +116,7 @@ async def test_nothing_is_acknowledged_over_a_cut(way: str, tmp_path: Path) -> N
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 async def test_a_slave_that_comes_with_nothing_gets_the_whole_log(tmp_path: Path) -> None:
     """R6: from the oldest file on, when the master has several, under load."""
     async with scene(SYNC, tmp_path, is_root=missing() is None, body_bytes=LARGE) as made:
@@ -127,6 +130,7 @@ async def test_a_slave_that_comes_with_nothing_gets_the_whole_log(tmp_path: Path
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 async def test_a_slave_whose_place_has_expired_begins_anew(tmp_path: Path) -> None:
     """R6: what it needs next is deleted at the master: it throws its log away and gets what there is."""
     retention = {
@@ -146,6 +150,7 @@ async def test_a_slave_whose_place_has_expired_begins_anew(tmp_path: Path) -> No
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 async def test_a_stream_that_somebody_meddles_with_leaves_a_prefix(seed: int, tmp_path: Path) -> None:
     """R7: cut, changed, repeated, reordered and with foreign bytes in it; then one without makes the slave whole."""
@@ -162,6 +167,7 @@ async def test_a_stream_that_somebody_meddles_with_leaves_a_prefix(seed: int, tm
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 @pytest.mark.needs_loop
 @pytest.mark.needs_root
 async def test_a_slave_whose_disk_is_full_holds_nobody_up(tmp_path: Path) -> None:
@@ -178,6 +184,7 @@ async def test_a_slave_whose_disk_is_full_holds_nobody_up(tmp_path: Path) -> Non
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 @pytest.mark.needs_loop
 @pytest.mark.needs_root
 async def test_a_slave_whose_disk_turns_read_only_holds_nobody_up(tmp_path: Path) -> None:
@@ -198,6 +205,7 @@ async def test_a_slave_whose_disk_turns_read_only_holds_nobody_up(tmp_path: Path
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 async def test_a_slave_whose_writes_fail_holds_nobody_up(tmp_path: Path) -> None:
     """R8: every write and sync of it ends with EIO: it ends, and the master goes on with the other."""
     async with scene(SYNC, tmp_path, is_root=missing() is None, without=["good-disk"]) as made:
@@ -212,6 +220,7 @@ async def test_a_slave_whose_writes_fail_holds_nobody_up(tmp_path: Path) -> None
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 async def test_a_slave_that_lags_costs_no_memory_and_no_acks(tmp_path: Path) -> None:
     """R11: one of two hangs while much is written: the other's acks do, and the master holds nothing for the first."""
     async with scene(SYNC, tmp_path, is_root=missing() is None, body_bytes=LARGE) as made:
@@ -242,6 +251,7 @@ async def restart(made: Scene, member: Member, **settings: str) -> None:
     await made.drama.come_back(member)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("swaps", [1, pytest.param(4, marks=pytest.mark.slow)])
 async def test_settings_may_be_swapped_while_a_group_serves(swaps: int, tmp_path: Path) -> None:
     """R12: buffers on and off, both kinds of flush, the roles exchanged: each starts from the same bytes."""
@@ -260,6 +270,7 @@ async def test_settings_may_be_swapped_while_a_group_serves(swaps: int, tmp_path
         assert await made.judge() == []
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize(
     ("settings", "names"),
     [

@@ -51,6 +51,7 @@ def test_every_guard_has_its_hardship() -> None:
     assert set(GUARDS) == set(HARDSHIPS)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("guard", GUARDED)
 async def test_a_hardship_breaks_no_promise(guard: str, tmp_path: Path) -> None:
     """What the guard is there for happens, and nothing is found."""
@@ -61,6 +62,7 @@ async def test_a_hardship_breaks_no_promise(guard: str, tmp_path: Path) -> None:
         assert await made.judge() == []
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("guard", GUARDED)
 async def test_a_missing_guard_is_caught(guard: str, tmp_path: Path) -> None:
     """R2, R3, R5 and R9's twin: the same without the guard: the checker says what was broken, in one of three plays.

@@ -145,6 +145,7 @@ OFTEN_IN_DANGER = [
 ]
 
 
+@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("guard", OFTEN_IN_DANGER, ids=lambda guard: guard.__name__)
 def test_chance_finds_a_store_without_its_guard(guard: Callable[[], AbstractContextManager[None]]) -> None:
     """Random histories find it, too, and what has failed fails again when it is relived."""

@@ -126,6 +126,7 @@ class Life:
         assert times == sorted(times)
 
 
+@pytest.mark.verify(quick=15)
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}-")
 def test_what_was_flushed_survives_and_what_survives_is_a_prefix(seed: int) -> None:
     """For any history and any crash: everything flushed is there, and what is there is a prefix of what was sent."""

@@ -2,9 +2,14 @@
 
     each run                 .gantry/durations.json     seconds by test, set-up and clean-up included
     GANTRY_DURATIONS=1       a table at the end: the slowest tests, and the time of each area
+    GANTRY_SECONDS_MAX=5     a test fails that takes longer, but for those of `--verify` and `--slow`
+    --verify                 a table at the end: the time of each part
 
 An area is what the file's name begins with, as in `broker/tests/test_store_*.py`, or the folder. The seconds are those
 of the processes that ran the tests, so with three processes they add up to three times what a clock on the wall shows.
+
+A limit for a test is no measurement of the product. It keeps `make test` short, so it counts neither what tests share
+(set-up and clean-up) nor what others on the machine take: it grows with ``slowness``.
 """
 
 from __future__ import annotations
@@ -12,13 +17,18 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
 import pytest
 
+from gantry_broker.testing.parts_plugin import PART
+from gantry_broker.testing.slowness import patience
+
 VARIABLE: Final = "GANTRY_DURATIONS"
+MAX_VARIABLE: Final = "GANTRY_SECONDS_MAX"
+SECONDS_MAX: Final = pytest.StashKey[float]()
 FILE: Final = ".gantry/durations.json"
 SLOWEST: Final = 20
 
@@ -36,12 +46,16 @@ class Durations:
 
     def __init__(self, root: Path, *, is_shown: bool) -> None:
         self.seconds: Final[dict[str, float]] = {}
+        self.parts: Final[dict[str, str]] = {}
+        """The part of each test, where a run has parts."""
+
         self._root: Final = root
         self._is_shown: Final = is_shown
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Set-up, the test, and its clean-up."""
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        self.parts.update((report.nodeid, str(part)) for name, part in report.user_properties if name == PART)
 
     def pytest_sessionfinish(self) -> None:
         """Keep them where a clone keeps what it makes."""
@@ -51,26 +65,62 @@ class Durations:
             path.write_text(json.dumps(rounded, indent=0))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """The table, if it is wanted."""
+        """The tables that are wanted."""
+        if self.parts:
+            terminalreporter.section("parts")
+            _show_sums(terminalreporter, self.seconds, self.parts.get)
         if not self._is_shown:
             return
         terminalreporter.section("durations")
         for name, seconds in _longest(self.seconds)[:SLOWEST]:
             terminalreporter.line(f"{seconds:8.1f} s  {name}")
-        areas: dict[str, float] = {}
-        counts = Counter(map(area_of, self.seconds))
-        for name, seconds in self.seconds.items():
-            areas[area_of(name)] = areas.get(area_of(name), 0.0) + seconds
         terminalreporter.line("")
-        for area, seconds in _longest(areas):
-            terminalreporter.line(f"{seconds:8.1f} s  {area:<24} {counts[area]:>6} tests")
+        _show_sums(terminalreporter, self.seconds, area_of)
+
+
+def _show_sums(
+    reporter: pytest.TerminalReporter, seconds: Mapping[str, float], group_of: Callable[[str], str | None]
+) -> None:
+    """A line for each group of tests, that which took longest first."""
+    groups = {name: group_of(name) or "other" for name in seconds}
+    counts = Counter(groups.values())
+    sums = dict.fromkeys(counts, 0.0)
+    for name, group in groups.items():
+        sums[group] += seconds[name]
+    for group, took in _longest(sums):
+        reporter.line(f"{took:8.1f} s  {group:<24} {counts[group]:>6} tests")
 
 
 def _longest(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(seconds.items(), key=lambda one: -one[1])
 
 
+def is_bounded(item: pytest.Item) -> bool:
+    """Whether the limit is one for this test."""
+    return not item.config.getoption("--verify") and item.get_closest_marker("slow") is None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that takes too long for `make test`."""
+    report = yield
+    seconds_max = item.config.stash[SECONDS_MAX]
+    if report.when == "call" and report.passed and report.duration > seconds_max and is_bounded(item):
+        allowed = patience(seconds_max)
+        if report.duration > allowed:
+            report.outcome = "failed"
+            report.longrepr = (
+                f"took {report.duration:.1f} s, and {allowed:.1f} s are allowed here now ({seconds_max:g} s on an idle "
+                "machine): do less, or mark it `verify` if a test without the mark proves the same path"
+            )
+    return report
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    """Register what listens to the reports."""
+    config.stash[SECONDS_MAX] = float(os.environ.get(MAX_VARIABLE) or "inf")
     if not hasattr(config, "workerinput"):
         durations = Durations(config.rootpath, is_shown=os.environ.get(VARIABLE, "") not in ("", "0"))
         config.pluginmanager.register(durations, "gantry-durations")

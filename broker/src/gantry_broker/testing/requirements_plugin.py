@@ -9,8 +9,8 @@ The rule it guards: where a need was promised, a skip is a failure. `GANTRY_REQU
 Java; a test that wants one of them and does not find it then fails instead of disappearing. A name that is
 no need at all stops the run at once, because a typing error there would silently promise nothing.
 
-It refuses to know what the tests do, and it never installs anything. Tests marked `slow` are not selected unless
-`--slow` is given: a skip means that this machine cannot. They are counted in the same table.
+It refuses to know what the tests do, and it never installs anything. Tests that a run does not select (`parts_plugin`)
+are no skips: a skip means that this machine cannot. They are counted in the same table.
 """
 
 from __future__ import annotations
@@ -62,13 +62,12 @@ class Account:
     """
 
     promised: frozenset[str]
-    is_slow_wanted: bool
     answers: dict[str, str | None] = field(default_factory=dict)
     not_run: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    selected: int = 0
-    slow: int = 0
-    """How many slow tests were left out."""
+    left_out: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    """What the run did not select: how many tests, why, and how to run them."""
 
+    selected: int = 0
     finished: int = 0
 
     def missing(self, need: Need) -> str | None:
@@ -265,9 +264,6 @@ SKIP_PREFIX = "not run here: "
 NOT_RUN = "not run here"
 """The property of a report that says what was missing."""
 
-SLOW = "gantry_slow"
-"""What a process that runs tests for another one calls the number of slow tests that it has left out."""
-
 
 def parse_promises(text: str) -> frozenset[str]:
     """The needs named in a comma list; a name that is no need is refused."""
@@ -280,18 +276,12 @@ def parse_promises(text: str) -> frozenset[str]:
     return names
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """One switch: the tests that take minutes."""
-    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers and read what was promised."""
     for need in NEEDS.values():
         config.addinivalue_line("markers", f"{need.marker}: skipped, and counted, without it ({need.remedy})")
-    config.addinivalue_line("markers", "slow: takes minutes; selected only with --slow")
     promised = parse_promises(os.environ.get(REQUIRE_VARIABLE, ""))
-    account = config.stash[ACCOUNT] = Account(promised, bool(config.getoption("--slow")))
+    account = config.stash[ACCOUNT] = Account(promised)
     config.pluginmanager.register(account, "gantry-account")
 
 
@@ -329,26 +319,6 @@ def other_skips(reporter: pytest.TerminalReporter) -> dict[str, int]:
     return counts
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the slow tests out, unless they are wanted."""
-    account = config.stash[ACCOUNT]
-    slow = [item for item in items if item.get_closest_marker("slow") is not None]
-    if slow and not account.is_slow_wanted:
-        account.slow = len(slow)
-        items[:] = [item for item in items if item.get_closest_marker("slow") is None]
-        config.hook.pytest_deselected(items=slow)
-    if hasattr(config, "workeroutput"):
-        config.workeroutput[SLOW] = account.slow
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: WorkerController, error: object) -> None:
-    """What a process that runs tests has left out: each finds all."""
-    account = node.config.stash[ACCOUNT]
-    account.slow = max(account.slow, getattr(node, "workeroutput", {}).get(SLOW, 0))
-
-
 def pytest_collection_finish(session: pytest.Session) -> None:
     """How many tests this run means to run."""
     session.config.stash[ACCOUNT].selected = len(session.items)
@@ -365,8 +335,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     account = config.stash[ACCOUNT]
     rows = [(name, count, reason, remedy) for (name, reason, remedy), count in account.not_run.items()]
     rows += [("(skip)", count, reason, "") for reason, count in other_skips(terminalreporter).items()]
-    if account.slow:
-        rows.append(("(slow)", account.slow, "takes minutes", "run pytest with --slow"))
+    rows += [(name, *row) for name, row in account.left_out.items()]
     unreached = 0 if config.option.collectonly else account.selected - account.finished
     if unreached:
         rows.append(("(stop)", unreached, "the run ended before them", ""))

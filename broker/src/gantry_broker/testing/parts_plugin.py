@@ -1,0 +1,138 @@
+"""A pytest plugin: which tests a run selects. `make test` proves each path once, `make verify` all that deepens it.
+
+    pytest                     what is marked neither `verify` nor `slow`
+    pytest --verify            what is marked `verify`, and only that
+    pytest --part ha           of these, one part of the product
+    pytest --slow              besides, what takes minutes
+    pytest FILE::TEST          a test that is named is selected, `verify` or not
+
+A test is marked `verify` if it says again, with another seed, mode, size or peer, what a test without the mark says
+already; or if it takes seconds, and what it proves has a cheaper witness. `verify(quick=3)` leaves the first three
+cases of a test in `make test`.
+
+What is not selected is no skip: a skip means that this machine cannot. The counts are in the table of what did not run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import PurePath
+from typing import Final
+
+import pytest
+from xdist.workermanage import WorkerController
+
+from gantry_broker.testing.requirements_plugin import ACCOUNT
+
+PARTS: Final = ("store", "ha", "server", "operator", "java", "spark", "browser", "api")
+"""The parts of the product, as `make verify PART=` and `--part` name them."""
+
+BY_NEED: Final = {"browser": "browser", "api_server": "api", "spark": "spark", "java": "java"}
+"""A test that needs one of these belongs to its part, wherever it lies; the first counts."""
+
+BY_PATH: Final = {
+    "operator/": "operator",
+    "pipelines/": "spark",
+    "broker/tests/crash/": "store",
+    "broker/tests/damage/": "store",
+    "broker/tests/faults/": "store",
+    "broker/tests/simulation/": "store",
+    "broker/tests/test_store_": "store",
+    "broker/tests/replication/": "ha",
+    "broker/tests/test_ha_": "ha",
+}
+"""Else by how its path begins. Everything else belongs to the server."""
+
+LEFT_OUT: Final = {
+    "verify": ("deepens what another test says", "make verify, or run pytest with --verify"),
+    "slow": ("takes minutes", "run pytest with --slow"),
+    "part": ("belongs to another part", "run pytest without --part"),
+}
+"""Why a test was not selected, and what selects it."""
+
+PART: Final = "gantry part"
+"""The property of a report that says to which part its test belongs, in a run of `make verify`."""
+
+COUNTS: Final = "gantry_left_out"
+"""What a process that runs tests for another one calls the numbers of tests that it has left out."""
+
+
+def is_deep(item: pytest.Item, cases: Counter[str]) -> bool:
+    """Whether a test is left to `make verify`. ``cases`` counts those of each test that came before."""
+    mark = item.get_closest_marker("verify")
+    if mark is None:
+        return False
+    name = item.nodeid.partition("[")[0]
+    cases[name] += 1
+    return bool(cases[name] > mark.kwargs.get("quick", 0))
+
+
+def part_of(item: pytest.Item) -> str:
+    """To which part of the product a test belongs."""
+    for need, part in BY_NEED.items():
+        if item.get_closest_marker(f"needs_{need}") is not None:
+            return part
+    path = PurePath(item.nodeid.partition("::")[0]).as_posix()
+    return next((part for start, part in BY_PATH.items() if path.startswith(start)), "server")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What to select."""
+    parser.addoption(
+        "--verify", action="store_true", help="run what `make test` leaves to `make verify`, and only that"
+    )
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--part", choices=PARTS, help="run only one part of the product")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers."""
+    config.addinivalue_line(
+        "markers", "verify: deepens what another test says; selected with --verify, and by its name"
+    )
+    config.addinivalue_line("markers", "slow: takes minutes; selected only with --slow")
+
+
+def reason_against(item: pytest.Item, config: pytest.Config, cases: Counter[str]) -> str | None:
+    """Why a test is not selected, a key of ``LEFT_OUT``."""
+    if item.get_closest_marker("slow") is not None:
+        if not config.getoption("--slow"):
+            return "slow"
+    elif is_deep(item, cases) != bool(config.getoption("--verify")):
+        is_named = any("::" in word and item.nodeid.startswith(word) for word in config.args)
+        if not is_named:
+            return "verify"
+    part = config.getoption("--part")
+    return "part" if part is not None and part_of(item) != part else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what this run is not about."""
+    cases = Counter[str]()
+    reasons = {id(item): reason_against(item, config, cases) for item in items}
+    counts = Counter(reason for reason in reasons.values() if reason is not None)
+    if counts:
+        config.hook.pytest_deselected(items=[item for item in items if reasons[id(item)] is not None])
+        items[:] = [item for item in items if reasons[id(item)] is None]
+    if config.getoption("--verify"):
+        for item in items:
+            item.user_properties.append((PART, part_of(item)))
+    if hasattr(config, "workeroutput"):
+        config.workeroutput[COUNTS] = dict(counts)
+    _count(config, counts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController, error: object) -> None:
+    """What a process that runs tests has left out: each finds all."""
+    _count(node.config, getattr(node, "workeroutput", {}).get(COUNTS, {}))
+
+
+def _count(config: pytest.Config, counts: dict[str, int]) -> None:
+    rows = config.stash[ACCOUNT].left_out
+    for reason, count in counts.items():
+        why, remedy = LEFT_OUT[reason]
+        if reason == "verify" and config.getoption("--verify"):
+            why, remedy = "is what `make test` runs", "run pytest without --verify"
+        rows[f"({reason})"] = (count, why, remedy)

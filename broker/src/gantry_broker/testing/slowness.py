@@ -1,0 +1,53 @@
+"""How much longer things take on this machine now than on an idle core like those the deadlines were chosen on.
+
+    await asyncio.wait_for(answered, patience(5.0))      five seconds there; longer beside others, or on a slow core
+
+The factor is the product of two measurements: the processor time of a fixed piece of work, once, against what it took
+there; and the processes that want to run against the processors there are, as the kernel has counted them over the
+last minute. It is never less than 1: a fast machine may wait as long, and does not when it need not.
+
+A deadline says "never" of something that is waited for. It is no measurement: what must be fast is measured by a
+benchmark, in one run with what it is compared with.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cache
+from hashlib import sha256
+from typing import Final
+
+ROUNDS: Final = 20_000
+REFERENCE_S: Final = 0.007
+"""Processor time of the work, where the deadlines were chosen: one core of a server of 2023."""
+
+
+def work() -> float:
+    """Processor seconds of the fixed piece of work: byte code and a little C, as everything here."""
+    began = time.thread_time()
+    digest = b""
+    for _ in range(ROUNDS):
+        digest = sha256(digest).digest()
+    return time.thread_time() - began
+
+
+@cache
+def cost() -> float:
+    """How much more processor time anything takes here; the best of three, since others disturb the caches."""
+    return max(1.0, min(work() for _ in range(3)) / REFERENCE_S)
+
+
+def crowd() -> float:
+    """How many processes want each processor."""
+    return max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
+def slowness() -> float:
+    """The factor, as of now."""
+    return cost() * crowd()
+
+
+def patience(seconds: float) -> float:
+    """How long to wait here for what takes less than ``seconds`` there."""
+    return seconds * slowness()
