@@ -1,5 +1,5 @@
 # Sourced by the other scripts: where the clone is, and one-line refusals that name the remedy.
-# Nothing here writes outside the clone; only package managers keep their own caches.
+# Nothing here writes outside the clone, but for temporary files where its path is long; package managers keep caches.
 set -eu
 ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 cd "$ROOT"
@@ -7,8 +7,17 @@ VENV=$ROOT/.venv
 export PYTHONNOUSERSITE=1
 # What was compiled once is kept: the tests start many hundreds of programs, and each would compile all of it again.
 unset PYTHONDONTWRITEBYTECODE
-export TMPDIR="$ROOT/.gantry/tmp"
-mkdir -p "$TMPDIR"
+# Temporary files lie in the clone. Where its path is long they lie elsewhere, since the kernel takes 107 bytes for the
+# name of a socket, and Apache's programs and others make theirs by the whole name.
+TMPDIR=$ROOT/.gantry/tmp
+if [ "$(printf %s "$ROOT" | wc -c)" -gt 40 ]; then
+    TMPDIR=/tmp/gantry-$(id -u)-$(printf %s "$ROOT" | cksum | cut -d' ' -f1)
+fi
+export TMPDIR
+mkdir -p "$ROOT/.gantry" "$TMPDIR"
+[ -O "$TMPDIR" ] && [ ! -L "$TMPDIR" ] || { printf '%s belongs to somebody else\n' "$TMPDIR" >&2; exit 2; }
+# Programs of Java name files by the locale, and cannot open one with an accent in the locale C.
+case ${LC_ALL:-${LC_CTYPE:-${LANG:-}}} in *[Uu][Tt][Ff]*) ;; *) export LC_ALL=C.UTF-8 ;; esac
 
 refuse() { # refuse WHAT REMEDY
     printf '%s: %s -- %s\n' "$(basename "$0")" "$1" "$2" >&2

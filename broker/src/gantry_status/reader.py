@@ -35,7 +35,9 @@ from gantry_status.layout import (
 )
 from gantry_status.moment import Now, machine_boot_id, now
 
-ATTEMPTS_MAX: Final = 10
+ATTEMPTS_MAX: Final = 100
+"""Looks at a page that is being written. Beside a writer that never rests ten were not always enough on a busy machine;
+a page that is torn for good costs a millisecond."""
 PUBLISH_INTERVAL_MS: Final = 100
 """How often a broker publishes, when nothing changes, too."""
 STALE_AFTER_MS: Final = 2_000
