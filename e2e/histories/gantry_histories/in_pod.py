@@ -44,6 +44,7 @@ from gantry_remoting import RemotingError
 
 FIRST: Final = 20
 PATIENCE_S: Final = 120.0
+ASK_AGAIN_S: Final = 0.05
 FINDINGS_MAX: Final = 20
 NANO: Final = 1e9
 
@@ -145,9 +146,8 @@ class Script:
         self._say(mark=name, acknowledged=self._load.acknowledged, **figures)
 
     async def _finish(self, epochs: Sequence[EpochStart]) -> None:
-        address = await self._load.master()
+        address = await self._master()
         await self._load.stop()
-        assert address is not None, "the name server knows no master"
         standing = await self._load.finish(address)
         channel = await self._door.connect(address)
         stored = {queue: await read_queue(channel, queue) for queue in self._queues}
@@ -162,6 +162,18 @@ class Script:
             findings=findings[:FINDINGS_MAX], failed=failures(history), lost=len(lost),
             lost_bytes=lost_bytes(lost, epochs),
         )  # fmt: skip
+
+    async def _master(self) -> str:
+        """Where the master is; a topic that was just made is told to the name server a moment later."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    address = await self._load.master()
+                    if address is not None:
+                        return address
+                    await asyncio.sleep(ASK_AGAIN_S)
+        except TimeoutError:
+            raise SystemExit(f"the name server knows no master, asked for {PATIENCE_S:g} s") from None
 
     def _say(self, **document: Any) -> None:
         print(json.dumps(document), file=self._out, flush=True)
