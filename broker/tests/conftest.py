@@ -1,4 +1,4 @@
-"""Fixtures and settings for all tests of this folder; helpers are in `gantry_broker.testing`.
+"""Fixtures for all tests of this folder; helpers are in `gantry_broker.testing`.
 
 With `--rows` a run ends with the rows of the fault catalogue, and how the tests of each ended.
 """
@@ -9,14 +9,8 @@ from collections import Counter
 
 import pytest
 from faults.rows import ROWS, rows_of
-from hypothesis import settings
 
 ROWS_KEY = "rows"
-
-# No deadline for one example: a machine with two busy cores makes any such limit a coin toss. A failure prints what
-# replays it.
-settings.register_profile("gantry", deadline=None, print_blob=True)
-settings.load_profile("gantry")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

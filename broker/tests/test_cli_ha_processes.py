@@ -333,6 +333,7 @@ class Load(threading.Thread):
             await peer.close()
 
 
+@pytest.mark.verify
 def test_slaves_say_what_their_master_waited_for(tmp_path: Path) -> None:
     """Not what they would wait for themselves: fewer promises would be asked for than keep what was acknowledged."""
     members = [Member(tmp_path, 1, "SYNC_MASTER", 1_000), Member(tmp_path, 2, "ASYNC_MASTER", 1_000)]

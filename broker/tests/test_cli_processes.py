@@ -425,6 +425,7 @@ def test_an_order_is_kept_by_name_servers(stack: Stack) -> None:
     assert stack.gantry("topic", "order", topic, "--set", "--value", "broker-a").returncode == 2
 
 
+@pytest.mark.verify
 def test_status_shows_brokers_topics_and_groups(stack: Stack) -> None:
     """The same facts as tables and as JSON."""
     topic = stack.topic("visible", queues=1)

@@ -31,7 +31,7 @@ from gantry_client import (
 )
 from gantry_client.testing import wait_until
 
-pytestmark = pytest.mark.needs_java
+pytestmark = [pytest.mark.verify, pytest.mark.needs_java]
 
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST, max_reconsume_times=1)
 PATIENT_S = 180.0
@@ -56,7 +56,6 @@ async def create(address: str, topic: str, *, queues: int = 4) -> None:
         await admin.topics.create(topic, queues=queues)
 
 
-@pytest.mark.verify
 async def test_every_way_of_sending_is_read_back(apache: str) -> None:
     """Single, compressed, batch and oneway sends are stored by Apache's broker and found again in every way."""
     await create(apache, "ways")
@@ -95,7 +94,6 @@ async def test_every_way_of_sending_is_read_back(apache: str) -> None:
         assert await admin.groups.lag("ways-g") == 0
 
 
-@pytest.mark.verify
 async def test_failures_are_retried_and_set_aside(apache: str) -> None:
     """Send-back, delayed retry and dead letter topic work with Apache's broker as with ours."""
     await create(apache, "retries")
@@ -129,7 +127,6 @@ async def test_failures_are_retried_and_set_aside(apache: str) -> None:
     assert [message.body for message in result.messages] == [b"bad"]
 
 
-@pytest.mark.verify
 async def test_members_share_queues(apache: str) -> None:
     """Apache's broker tells members of each other, and knows them by the ids that they have."""
     await create(apache, "shared")
@@ -216,7 +213,6 @@ async def test_members_answer_what_apaches_broker_asks(apache: str) -> None:
         assert (await admin.groups.committed("asked-copy", "asked"))[queue] == 6
 
 
-@pytest.mark.verify
 async def test_ordered_polled_and_delayed_messages(apache: str) -> None:
     """Apache's locks, its long polling and its delay levels do what the client expects of them."""
     await create(apache, "ordered", queues=2)
@@ -248,7 +244,6 @@ async def test_ordered_polled_and_delayed_messages(apache: str) -> None:
         assert asyncio.get_running_loop().time() - sent_at >= 0.9
 
 
-@pytest.mark.verify
 async def test_topics_and_groups_are_administered(apache: str) -> None:
     """Apache's broker understands every order of ours, and we every answer of its."""
     await create(apache, "short-lived", queues=2)

@@ -217,6 +217,7 @@ async def test_members_come_and_go_and_nothing_is_lost(servers: Servers) -> None
     assert sum(handled.values()) < 2 * 1500
 
 
+@pytest.mark.verify
 async def test_ordered_consumption_keeps_the_order_while_members_change(servers: Servers) -> None:
     """Under the broker's locks no message is seen before one that was sent before it to the same queue."""
     await servers.start_broker()

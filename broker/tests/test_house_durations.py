@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -128,10 +129,10 @@ def test_a_run_of_make_verify_shows_its_parts(pytester: pytest.Pytester) -> None
 
 def test_patience_grows_with_the_crowd_and_never_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six processes on two processors: everything takes three times as long."""
-    monkeypatch.setattr(slowness.os, "sched_getaffinity", lambda _pid: {0, 1})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     monkeypatch.setattr(slowness, "cost", lambda: 1.0)
     for load, seconds in ((0.1, 5.0), (2.0, 5.0), (6.0, 15.0)):
-        monkeypatch.setattr(slowness.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
         assert slowness.patience(5.0) == seconds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gantry_broker.testing.parts_plugin import PARTS
+from gantry_broker.testing.parts_plugin import EXAMPLES, EXAMPLES_VERIFY, PARTS
 
 pytest_plugins = ["pytester"]
 
@@ -86,6 +86,28 @@ def test_a_test_that_is_named_is_selected(pytester: pytest.Pytester) -> None:
     """Who names a test wants to run it; who names a file wants what `make test` runs of it."""
     assert selected(pytester, "test_any.py::test_deep") == {"test_any.py::test_deep"}
     assert selected(pytester, "test_any.py") == {test for test in QUICK if test.startswith("test_any")}
+
+
+def test_properties_are_tried_with_few_examples_and_with_many(pytester: pytest.Pytester) -> None:
+    """Both runs have them, each with its own number."""
+    source = """
+        from hypothesis import given, strategies
+
+        SEEN = []
+
+        @given(strategies.integers())
+        def test_property(number):
+            SEEN.append(number)
+
+        def teardown_module():
+            print("examples", len(SEEN))
+    """
+    pytester.makepyfile(test_drawn=source)
+    plugins = [part for name in PLUGINS for part in ("-p", name)]
+    for arguments, count in (([], EXAMPLES), (["--verify"], EXAMPLES_VERIFY)):
+        result = pytester.runpytest_subprocess(*plugins, "-s", "-p", "hypothesis", *arguments, "test_drawn.py")
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines([f"*examples {count}"])
 
 
 def test_what_was_left_out_is_counted_with_the_remedy(pytester: pytest.Pytester) -> None:

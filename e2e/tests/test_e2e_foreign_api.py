@@ -19,7 +19,7 @@ from gantry_cluster.image_names import Images
 from gantry_broker.testing.programs import kubernetes_program
 from gantry_broker.testing.requirements_plugin import Need, demand
 
-pytestmark = [pytest.mark.needs_api_server, pytest.mark.needs_helm]
+pytestmark = [pytest.mark.verify, pytest.mark.needs_api_server, pytest.mark.needs_helm]
 
 KUBECTL = Need("kubectl", lambda: None if has_kubectl() else "no kubectl", "scripts/kubernetes kubectl")
 IMAGES = Images("example.com/gantry:1", "example.com/gantry-operator:1")
@@ -70,7 +70,6 @@ def add_node(cluster: ForeignCluster, name: str) -> None:
     cluster.api.merge(f"{NODES}/{name}/status", {"status": status})
 
 
-@pytest.mark.verify
 def test_a_look_at_it_says_what_it_lacks(choice: Choice) -> None:
     """First everything; then, with nodes and a class of storage, only what nobody can pretend."""
     with opened(choice) as cluster:
@@ -87,7 +86,6 @@ def test_a_look_at_it_says_what_it_lacks(choice: Choice) -> None:
         assert "gantry" not in cluster.kubectl("get", "namespaces")
 
 
-@pytest.mark.verify
 def test_another_context_is_another_cluster(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin of all of these: the current context of the same file leads nowhere, and that is said."""
     monkeypatch.setattr("gantry_cluster.foreign.ANSWER_SECONDS_MAX", 1.0)

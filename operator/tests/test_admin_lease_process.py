@@ -106,6 +106,7 @@ def bundle_of(sidecar: SidecarChild) -> str:
         return "".join(file.read().decode("utf-8", "replace") for file in files if file is not None)
 
 
+@pytest.mark.verify
 def test_a_new_epoch_ends_the_old_masters_key_within_the_duration(tmp_path: Path) -> None:
     """Whoever takes an epoch and waits for the whole duration finds that the old master acknowledges nothing."""
     with api_server() as server, lonely_master(tmp_path / "store") as broker:

@@ -174,6 +174,7 @@ def test_without_its_slave_and_without_the_lease_it_waits(tmp_path: Path) -> Non
         wait_for(group.acknowledges, "sends are acknowledged again")
 
 
+@pytest.mark.verify
 def test_one_that_was_fenced_stays_so(tmp_path: Path) -> None:
     """What somebody has taken, no start gives back; and nothing is asked for it."""
     with shard(tmp_path) as (group, _):

@@ -83,6 +83,7 @@ def table(store: Path, name: str) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
+@pytest.mark.verify
 def test_a_damaged_table_is_replaced_by_its_copy(pair: tuple[BrokerChild, SidecarChild], tmp_path: Path) -> None:
     """The good copy is read; no messages beyond the limit are counted."""
     broker, _ = pair

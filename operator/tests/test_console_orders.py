@@ -12,7 +12,7 @@ from console_browser import browser, page_at
 from console_scene import Group, body_of, bury, console_group
 from playwright.sync_api import Browser, Page, Request, Route, expect
 
-pytestmark = pytest.mark.needs_browser
+pytestmark = [pytest.mark.verify, pytest.mark.needs_browser]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,6 @@ def orders(page: Page, left: Iterator[int]) -> list[str]:
     return given
 
 
-@pytest.mark.verify
 @pytest.mark.parametrize(
     ("name", "verb", "path"),
     [("Send 2 again", "Send 2 again", "/v1/dead-letters/billing/resend"),
@@ -70,7 +69,6 @@ def test_what_was_asked_about_is_sent_though_another_group_is_looked_at_by_then(
     assert given == [path]
 
 
-@pytest.mark.verify
 def test_an_order_that_takes_several_goes_on_with_the_group_it_was_given_for(group: Group, chromium: Browser) -> None:
     """Between the first and the second batch somebody looks at another group, which nobody was asked about."""
     with page_at(chromium, f"{group.console}") as page:
@@ -85,7 +83,6 @@ def test_an_order_that_takes_several_goes_on_with_the_group_it_was_given_for(gro
     assert given == ["/v1/dead-letters/billing/resend"] * 2
 
 
-@pytest.mark.verify
 def test_a_token_that_is_pasted_into_an_open_page_leaves_the_address_too(group: Group, chromium: Browser) -> None:
     """The browser loads nothing anew for a fragment: the page itself takes the token out, and uses it."""
     with page_at(chromium, group.console.partition("#")[0]) as page:

@@ -137,7 +137,7 @@ async def test_an_edit_makes_and_takes_away(operated: Operated, row: Row) -> Non
     await check(operated, row, row.after, is_after=True)
 
 
-@pytest.mark.verify(quick=1)
+@pytest.mark.verify
 @pytest.mark.parametrize("row", GOING, ids=str)
 async def test_an_edit_that_is_taken_back_leaves_nothing(operated: Operated, row: Row) -> None:
     """What it made is gone, and what it took away is there again."""

@@ -125,6 +125,7 @@ async def answered(sidecars: HttpSidecars, peer: Peer) -> Mapping[str, Any]:
                 await asyncio.sleep(0.1)
 
 
+@pytest.mark.verify
 async def test_a_real_sidecar_is_ordered_over_tls(tmp_path: Path) -> None:
     """With the options that its pod has; the same without a certificate proves nothing."""
     party = Party(tmp_path / "certificates", trustme.CA())

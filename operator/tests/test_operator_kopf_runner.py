@@ -156,6 +156,7 @@ def test_kopfs_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path)
     assert server.ask("GET", ORDERS)[0] == 404, "no finalizer has held it back"
 
 
+@pytest.mark.verify
 def test_a_run_with_a_bug_is_no_good_one(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: a look that raises ends nothing, and whoever judges the run finds it in its output."""
 

@@ -59,7 +59,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 # -- what the charts make ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.verify(quick=1)
+@pytest.mark.verify
 @pytest.mark.needs_helm
 @pytest.mark.parametrize(
     "settings",

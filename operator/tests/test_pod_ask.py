@@ -17,6 +17,8 @@ from admin_scene import READ_TOKEN, SidecarChild, broker_beside, sidecar_beside,
 from gantry_broker.testing.certificates import Party
 from gantry_cli.pod.asking import asked
 
+pytestmark = pytest.mark.verify
+
 
 @pytest.fixture(scope="module")
 def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SidecarChild, Path]]:
@@ -40,7 +42,6 @@ def ask(url: str, tokens: Path, *words: str) -> subprocess.CompletedProcess[byte
     return subprocess.run(command, capture_output=True, timeout=180, check=False)
 
 
-@pytest.mark.verify
 def test_every_question_is_answered_in_one_object(sidecar: tuple[SidecarChild, Path]) -> None:
     """By path, with its status: also what is not there."""
     child, tokens = sidecar
@@ -64,7 +65,6 @@ def test_a_bundle_comes_as_it_is(sidecar: tuple[SidecarChild, Path]) -> None:
         assert "gantry-bundle/status.json" in archive.getnames()
 
 
-@pytest.mark.verify
 def test_without_a_token_nothing_is_answered(sidecar: tuple[SidecarChild, Path], tmp_path: Path) -> None:
     """The twin: the same question of somebody who has no file with tokens is refused, and says why."""
     child, _ = sidecar
@@ -76,7 +76,6 @@ def test_without_a_token_nothing_is_answered(sidecar: tuple[SidecarChild, Path],
     assert raw.returncode == 1 and b"(401)" in raw.stderr and raw.stdout == b""
 
 
-@pytest.mark.verify
 def test_orders_and_other_machines_are_not_asked(sidecar: tuple[SidecarChild, Path]) -> None:
     """An order has no GET; a token is shown to this pod's own loopback, whatever somebody types."""
     child, tokens = sidecar
@@ -88,7 +87,6 @@ def test_orders_and_other_machines_are_not_asked(sidecar: tuple[SidecarChild, Pa
     assert elsewhere.returncode == 2 and b"is no sidecar of this pod" in elsewhere.stderr
 
 
-@pytest.mark.verify
 def test_a_sidecar_with_certificates_is_asked_over_tls(tmp_path: Path) -> None:
     """The same question without being told: plain text is hung up on. Without a sidecar there is no answer."""
     party = Party(tmp_path / "own", trustme.CA())

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 from spark_kit.object_store import KEYS
 from spark_kit.processes import Group, group
 
@@ -15,10 +14,6 @@ from gantry_broker.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# As in broker/tests: no deadline for one example, on a machine with two busy cores.
-settings.register_profile("gantry", deadline=None, print_blob=True)
-settings.load_profile("gantry")
 
 
 @pytest.fixture(scope="session")

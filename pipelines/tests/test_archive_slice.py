@@ -62,6 +62,7 @@ def test_two_thousand_messages_and_three_kills(brokers: Group, tmp_path: Path) -
     assert verify(Folder(str(tmp_path / "archive")), is_deep=True).findings == ()
 
 
+@pytest.mark.verify
 def test_an_archive_comes_back_to_a_real_broker(brokers: Group, tmp_path: Path) -> None:
     """Restored, a topic has the messages of the other, queue by queue in order, with keys, tags and the senders' ids;
     done again, nothing is sent."""

@@ -18,7 +18,7 @@ from gantry_pipelines.reporting import Reporter
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.needs_spark
+pytestmark = [pytest.mark.verify, pytest.mark.needs_spark]
 
 NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 MINUTE = 60_000
@@ -43,7 +43,6 @@ def messages(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(list(rows), MESSAGES_DDL)
 
 
-@pytest.mark.verify
 def test_messages_and_bytes_are_counted_by_queue_and_window(spark: SparkSession) -> None:
     """A message counts in the window in which it was stored; a window's end is not in it."""
     from pyspark.testing import assertDataFrameEqual
@@ -68,7 +67,6 @@ def test_messages_and_bytes_are_counted_by_queue_and_window(spark: SparkSession)
     assertDataFrameEqual(rates, spark.createDataFrame(rows, rates.schema))
 
 
-@pytest.mark.verify
 def test_latencies_have_percentiles_and_clocks_that_disagree_are_only_counted(spark: SparkSession) -> None:
     """Of 1 to 100 ms the median is 50, p95 95 and p99 99; a message from the future has no latency."""
     from pyspark.testing import assertDataFrameEqual
@@ -82,7 +80,6 @@ def test_latencies_have_percentiles_and_clocks_that_disagree_are_only_counted(sp
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema))
 
 
-@pytest.mark.verify
 def test_hot_queues_are_ranked_by_their_share(spark: SparkSession) -> None:
     """A queue with three of four messages has 1.5 times what is even among two."""
     from pyspark.testing import assertDataFrameEqual
@@ -99,7 +96,6 @@ def test_hot_queues_are_ranked_by_their_share(spark: SparkSession) -> None:
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema))
 
 
-@pytest.mark.verify
 def test_hot_keys_are_the_first_few_and_a_message_counts_once_for_each_of_its_keys(spark: SparkSession) -> None:
     """Keys are words; the same word twice in a message is one; ties go by name; messages without keys are none."""
     from pyspark.testing import assertDataFrameEqual
@@ -137,7 +133,6 @@ def test_a_group_that_has_not_begun_lags_by_all_there_is(spark: SparkSession) ->
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema))
 
 
-@pytest.mark.verify
 def test_only_what_was_stored_in_the_range_is_read(spark: SparkSession) -> None:
     """Ranges are half-open."""
     from gantry_pipelines.analytics.transforms import closed
@@ -162,7 +157,6 @@ def later(tables: Tables) -> int:
     return int(tables.progress()["writtenTo"])
 
 
-@pytest.mark.verify
 def test_a_run_writes_closed_windows_and_the_next_one_goes_on_behind_them(
     spark: SparkSession, brokers: Group, tmp_path: Path
 ) -> None:

@@ -31,6 +31,8 @@ from gantry_pipelines.audit.settings import AuditSettings
 from gantry_pipelines.config import AuditConfig, Here
 from gantry_pipelines.reporting import Reporter
 
+pytestmark = pytest.mark.verify
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -58,7 +60,6 @@ def result_of(stores: Stores, **more: object) -> AuditResult:
     return audit(AuditSettings(directories(*stores), chunk_bytes=1 << 17, **more))  # type: ignore[arg-type]
 
 
-@pytest.mark.verify
 def test_a_clean_pair_has_no_finding_and_everything_was_looked_at(stores: Stores) -> None:
     """Nothing is found where nothing is wrong, and the whole log and every unit were looked at."""
     result = result_of(stores)
@@ -73,7 +74,6 @@ def test_a_clean_pair_has_no_finding_and_everything_was_looked_at(stores: Stores
     assert result.text().splitlines()[-1].startswith("clean")
 
 
-@pytest.mark.verify(quick=2)
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_fault_is_named_and_nothing_else_is(stores: Stores, tmp_path: Path, name: str) -> None:
     """Every record and every unit that a fault has spoilt is named, on the copy that has it, and no other."""
@@ -154,7 +154,6 @@ def test_only_what_differs_is_read_as_records(stores: Stores, tmp_path: Path) ->
 # -- by sidecars, and as a job -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.verify
 def test_a_running_group_is_audited_by_its_sidecars(brokers: Group, tmp_path: Path) -> None:
     """The job finds the copies by itself, ends with 0, and leaves a table, a report and a document."""
     brokers.send(200, topic="audited")
@@ -201,7 +200,6 @@ def test_faults_of_running_brokers_are_found_by_sidecars(tmp_path: Path) -> None
 # -- on Spark ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.verify
 @pytest.mark.needs_spark
 def test_tasks_on_spark_find_what_a_loop_finds(spark: SparkSession, stores: Stores, tmp_path: Path) -> None:
     """The transform is the same function, row by row, wherever it runs."""

@@ -76,6 +76,7 @@ def test_random_limits_give_the_log_in_pieces(brokers: Group) -> None:
     assert sorted(rows) == places(sent), f"seed {seed}"
 
 
+@pytest.mark.verify
 def test_a_group_is_told_only_what_spark_has_committed(brokers: Group) -> None:
     """A batch that was planned, and even read, is not committed before Spark says so: it asks for what is behind it."""
     filled(brokers, "told", 40)

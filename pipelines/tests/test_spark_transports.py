@@ -23,6 +23,8 @@ from pyspark_rocketmq.reading import read_task
 from pyspark_rocketmq.schema import COLUMNS
 from pyspark_rocketmq.settings import ReadSettings
 
+pytestmark = pytest.mark.verify
+
 COUNT = 800
 SMALL = {"range_bytes": 32 * 1024}
 """So that a task is many pieces."""
@@ -74,7 +76,6 @@ def seen(rows: list[dict[str, Any]]) -> list[tuple[int, int, bytes, str, str]]:
     return [(row["queue"], row["offset"], row["body"], row["tags"], row["keys"]) for row in rows]
 
 
-@pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("read_from", [ReadFrom.SLAVE, ReadFrom.MASTER])
 @pytest.mark.parametrize("way", WAYS)
 def test_all_that_was_sent_comes_by_every_way_from_every_replica(
@@ -160,7 +161,6 @@ def test_a_pull_that_breaks_off_goes_on_elsewhere(running: Group, bytes_max: int
         assert proxy.cuts > 0
 
 
-@pytest.mark.verify
 def test_a_task_with_nobody_left_names_what_it_lacks(running: Group) -> None:
     """When patience ends the error says which messages nobody gave, and what each replica said."""
     settings = settings_of(running, TransportKind.PULL, patience_ms=1_000, name_servers="127.0.0.1:1")
@@ -183,7 +183,6 @@ def test_what_is_not_there_yet_is_waited_for(running: Group, way: TransportKind)
         rows_of(task, settings)
 
 
-@pytest.mark.verify
 def test_a_wrong_token_is_refused_and_a_right_one_is_shown_to_nobody(running: Group, tmp_path: Path) -> None:
     """Sidecars with tokens: without one the query ends at once and says why; a token is in no text."""
     tokens = token_files(tmp_path / "tokens")

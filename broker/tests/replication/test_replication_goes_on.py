@@ -101,6 +101,7 @@ async def test_a_master_whose_clients_were_sent_elsewhere_does_not_come_back(ord
         assert (await master.status()).role is HaRole.UNASSIGNED
 
 
+@pytest.mark.verify
 async def test_a_master_on_another_run_of_its_machine_does_not_come_back(tmp_path: Path) -> None:
     """K1: after a power loss it may lack what it has acknowledged."""
     async with scene(SYNC, tmp_path, is_root=IS_ROOT) as made:

@@ -75,6 +75,7 @@ async def come_back(supervisor: Supervisor, member: Member) -> None:
     await supervisor.wait_whole()
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("count", [SOME, MORE_THAN_ARE_REMEMBERED])
 async def test_a_transaction_is_ended_once_over_promotions_and_restarts(count: int, tmp_path: Path) -> None:
     """Also one whose end was under way; ending it in the other way stays refused."""

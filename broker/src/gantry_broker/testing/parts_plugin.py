@@ -10,6 +10,8 @@ A test is marked `verify` if it says again, with another seed, mode, size or pee
 already; or if it takes seconds, and what it proves has a cheaper witness. `verify(quick=3)` leaves the first three
 cases of a test in `make test`.
 
+Tests of properties run in both: with few drawn examples in `make test`, with many in `make verify`.
+
 What is not selected is no skip: a skip means that this machine cannot. The counts are in the table of what did not run.
 """
 
@@ -20,6 +22,7 @@ from pathlib import PurePath
 from typing import Final
 
 import pytest
+from hypothesis import settings
 from xdist.workermanage import WorkerController
 
 from gantry_broker.testing.requirements_plugin import ACCOUNT
@@ -42,6 +45,10 @@ BY_PATH: Final = {
     "broker/tests/test_ha_": "ha",
 }
 """Else by how its path begins. Everything else belongs to the server."""
+
+EXAMPLES: Final = 25
+EXAMPLES_VERIFY: Final = 200
+"""Of a property, unless its test says how many it wants."""
 
 LEFT_OUT: Final = {
     "verify": ("deepens what another test says", "make verify, or run pytest with --verify"),
@@ -67,6 +74,11 @@ def is_deep(item: pytest.Item, cases: Counter[str]) -> bool:
     return bool(cases[name] > mark.kwargs.get("quick", 0))
 
 
+def draws_examples(item: pytest.Item) -> bool:
+    """Whether it is a test of a property, whose examples Hypothesis draws."""
+    return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+
+
 def part_of(item: pytest.Item) -> str:
     """To which part of the product a test belongs."""
     for need, part in BY_NEED.items():
@@ -90,6 +102,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "verify: deepens what another test says; selected with --verify, and by its name"
     )
+    # No deadline for one example: a machine with two busy cores makes any such limit a coin toss. A failure prints what
+    # replays it.
+    settings.register_profile("gantry", deadline=None, print_blob=True, max_examples=EXAMPLES)
+    settings.register_profile("gantry-verify", deadline=None, print_blob=True, max_examples=EXAMPLES_VERIFY)
+    settings.load_profile("gantry-verify" if config.getoption("--verify") else "gantry")
     config.addinivalue_line("markers", "slow: takes minutes; selected only with --slow")
 
 
@@ -98,7 +115,9 @@ def reason_against(item: pytest.Item, config: pytest.Config, cases: Counter[str]
     if item.get_closest_marker("slow") is not None:
         if not config.getoption("--slow"):
             return "slow"
-    elif is_deep(item, cases) != bool(config.getoption("--verify")):
+    elif is_deep(item, cases) != bool(config.getoption("--verify")) and not (
+        config.getoption("--verify") and draws_examples(item)
+    ):
         is_named = any("::" in word and item.nodeid.startswith(word) for word in config.args)
         if not is_named:
             return "verify"
