@@ -10,7 +10,7 @@ unset PYTHONDONTWRITEBYTECODE
 # Temporary files lie in the clone. Where its path is long they lie elsewhere, since the kernel takes 107 bytes for the
 # name of a socket, and Apache's programs and others make theirs by the whole name.
 TMPDIR=$ROOT/.gantry/tmp
-if [ "$(printf %s "$ROOT" | wc -c)" -gt 40 ]; then
+if [ ${#ROOT} -gt 40 ]; then
     TMPDIR=/tmp/gantry-$(id -u)-$(printf %s "$ROOT" | cksum | cut -d' ' -f1)
 fi
 export TMPDIR

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -54,7 +55,7 @@ ABSENT = [
     *(f"ha {name} --socket /nowhere/s --epoch 8 --master 192.0.2.1:1" for name in ("follow", "demote")),
     "status --page /nowhere/status",
     *(f"{name} --data /nowhere/x" for name in ("explain", "kill master-0", "promote 0", "bundle")),
-    f"apply --data /nowhere/x -f {__file__}",
+    f"apply --data /nowhere/x -f {shlex.quote(__file__)}",
     *(f"{name} --kubeconfig /nowhere/k" for name in ("status bg/x", "explain bg/x", "bundle bg/x")),
     *(f"{name} bg/x 0 --kubeconfig /nowhere/k" for name in ("promote", "fence", "restore")),
 ]
@@ -119,7 +120,7 @@ def test_a_name_server_that_is_not_there_ends_with_1(
 @pytest.mark.parametrize("line", ABSENT)
 def test_what_is_not_there_ends_with_3(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A store, a socket, a page that do not exist."""
-    assert exit_code(*line.split()) == 3
+    assert exit_code(*shlex.split(line)) == 3
     assert capsys.readouterr().err.startswith("gantry: ")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,8 @@ from gantry_cluster.groups import install_operator
 from gantry_cluster.image_names import IMAGE, Images
 from gantry_cluster.pods import Namespace
 from gantry_cluster.spaces import Spaces
+
+from gantry_broker.testing.programs import write_program
 
 IMAGES = Images("example.com/gantry:1", "example.com/gantry-operator:1")
 CHOICE = Choice(Kind.FOREIGN, "/their/kubeconfig", "east", IMAGES)
@@ -69,9 +70,7 @@ Told = Callable[[], list[str]]
 
 def program(folder: Path, name: str, text: str) -> None:
     """A stand-in."""
-    path = folder / name
-    path.write_text(f"#!{sys.executable}\n{text}")
-    path.chmod(0o755)
+    write_program(folder / name, text)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,12 +18,12 @@ from gantry_cluster.cluster import Cluster
 from gantry_cluster.forwards import ForwardedSidecars
 from gantry_cluster.pods import Namespace
 
+from gantry_broker.testing.programs import write_program
 from gantry_operator.errors import SidecarSilent
 from gantry_operator.sidecars import Peer
 from gantry_spec import actions as act
 
 KUBECTL = """\
-#!{python}
 import asyncio, pathlib, sys
 
 pod = next(word for word in sys.argv if word.startswith("pod/"))
@@ -47,7 +46,7 @@ async def met(reader, writer):
 
 async def main():
     server = await asyncio.start_server(met, "127.0.0.1", 0)
-    print(f"Forwarding from 127.0.0.1:{{server.sockets[0].getsockname()[1]}} -> {{sys.argv[-1][1:]}}", flush=True)
+    print(f"Forwarding from 127.0.0.1:{server.sockets[0].getsockname()[1]} -> {sys.argv[-1][1:]}", flush=True)
     await server.serve_forever()
 
 asyncio.run(main())
@@ -66,8 +65,7 @@ class Scene:
         """Pod, path and who asks."""
 
         kubectl = folder / "kubectl"
-        kubectl.write_text(KUBECTL.format(python=sys.executable))
-        kubectl.chmod(0o755)
+        write_program(kubectl, KUBECTL)
         api = SimpleNamespace(items=lambda path: self.pods)
         known = SimpleNamespace(api=api, programs={"kubectl": kubectl}, folder=SimpleNamespace(kubeconfig=folder / "k"))
         self.space = Namespace(cast(Cluster, known), "runner")

@@ -71,7 +71,7 @@ def session_conf(cores: int | None = None, *, progress: bool = False) -> dict[st
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(progress).lower(),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{LOG_SETTINGS}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(count),  # 200 by default, each with its own 50 ms
         "spark.sql.python.filterPushdown.enabled": "true",  # for those who ask with pushdown=true

@@ -1,9 +1,11 @@
-"""Programs of others that tests run, where they are not simply on PATH."""
+"""Programs that tests run: those of others, where they are not simply on PATH, and stand-ins for them."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import sys
 from pathlib import Path
 
 
@@ -21,6 +23,12 @@ def kubernetes_program(name: str) -> Path | None:
 def object_store_program() -> Path | None:
     """The S3 server that `scripts/object-store` builds; the newest, None if there is none."""
     return next(filter(_is_program, _newest(_home() / "object-store", "*/versitygw")), None)
+
+
+def write_program(path: Path, source: str) -> None:
+    """A program in Python, run by this interpreter: no `#!` takes a path of one that is long or has a space."""
+    path.write_text(f"#!/bin/sh\n'''exec' {shlex.quote(sys.executable)} \"$0\" \"$@\"\n'''\n{source}")
+    path.chmod(0o755)
 
 
 def _home() -> Path:
