@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from api_server import GROUPS, ApiServer, groups_server
+from api_server import GROUPS, ApiServer
 from charts_scene import ROOT
 from objects_scene import EVERYTHING, facts, group, rendered
 
@@ -50,11 +49,10 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
 """What the schema itself refuses."""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One for all tests here."""
-    with groups_server(tmp_path_factory.mktemp("api")) as made:
-        yield made
+@pytest.fixture
+def server(groups_api: ApiServer) -> ApiServer:
+    """The one that all share."""
+    return groups_api
 
 
 def document(spec: dict[str, Any] | None, name: str = "orders") -> Object:
@@ -170,6 +168,8 @@ def test_everything_that_is_rendered_is_taken(server: ApiServer, spec: dict[str,
         assert status in (200, 201), (made["kind"], first)
         _, again = server.apply(path_of(made), made)
         assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], made["kind"]
+        status, answer = server.ask("DELETE", path_of(made))
+        assert status == 200, (made["kind"], answer)
 
 
 @pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from api_server import GROUPS, ApiServer, groups_server
+from api_server import GROUPS, ApiServer
 from edit_world.reports import name_of
 from edit_world.row import BASE, Effect, Fields, Row
 from edit_world.table import ROWS
@@ -25,11 +24,10 @@ MADE_ANEW = {("storage.size", "StatefulSet/orders-0-master"), ("storage.size", "
 """Where the API server takes no change of an object, and the operator makes it anew around its pods."""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One for all tests here."""
-    with groups_server(tmp_path_factory.mktemp("api")) as made:
-        yield made
+@pytest.fixture
+def server(groups_api: ApiServer) -> ApiServer:
+    """The one that all share."""
+    return groups_api
 
 
 def edited(server: ApiServer, row: Row, number: int, after: Fields) -> tuple[int, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
-from api_server import ApiServer, groups_server
+from api_server import ApiServer
 from charts_scene import ROOT
 from pipelines_scene import EVERYTHING, LEAST, facts, pipeline, rendered, resource
 from test_crd_api_server import path_of
@@ -49,14 +48,13 @@ SHAPES: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One for all tests here, with the operator's rights."""
-    with groups_server(tmp_path_factory.mktemp("api")) as made:
-        for document in yaml.safe_load_all((ROOT / "manifests/operator.yaml").read_text()):
-            if document:
-                status, answer = made.apply(path_of(document), document)
-                assert status in (200, 201), answer
-        yield made
+def server(groups_api: ApiServer) -> ApiServer:
+    """The one that all share, with the operator's rights."""
+    for document in yaml.safe_load_all((ROOT / "manifests/operator.yaml").read_text()):
+        if document:
+            status, answer = groups_api.apply(path_of(document), document)
+            assert status in (200, 201), answer
+    return groups_api
 
 
 def path_of_pipeline(document: dict[str, Any], name: str = "") -> str:

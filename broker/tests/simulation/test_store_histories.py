@@ -20,13 +20,18 @@ FREQUENT = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_whatever_happens_the_store_keeps_what_its_mode_promises_and_nothing_cut_returns(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "histories"),
+    [(1, 25), pytest.param(1, 100, marks=pytest.mark.verify), pytest.param(2, 100, marks=pytest.mark.slow)],
+)
+def test_whatever_happens_the_store_keeps_what_its_mode_promises_and_nothing_cut_returns(
+    seed: int, histories: int
+) -> None:
     """What was promised is there byte for byte, what was cut never is, recovery converges; and it was in danger."""
-    command = [sys.executable, str(PROGRAM), "--seed", str(seed), "--histories", "100", "--workers", "1"]
+    command = [sys.executable, str(PROGRAM), "--seed", str(seed), "--histories", str(histories), "--workers", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "100 histories held" in done.stdout
+    assert f"{histories} histories held" in done.stdout
     met = dict(re.findall(r"^  (\S.*?) +([\d,]+)$", done.stdout, re.MULTILINE))
-    assert [what for what in FREQUENT if met.get(what, "0") == "0"] == []
+    assert [what for what in FREQUENT if met.get(what, "0") == "0"] == [] or histories < 100

@@ -2,7 +2,7 @@
 
 A file's tests stay together, since they share what is expensive to make. All that mount disks, take the machine's huge
 pages or make network namespaces stay together as well: what they take there is everybody's. So do those that need a
-Spark, which is started once then, and warm from the second file on.
+Spark, which is started once then, and warm from the second file on, and those that share an API server.
 
 Files that take long come first, so that the processes end at about the same time: a file that starts many processes has
 few tests, and would come last if the number of its tests decided.
@@ -33,17 +33,21 @@ ALONE: Final = ("broker/tests/crash/", "broker/tests/faults/", "broker/tests/rep
 SPARK: Final = ("pipelines/tests/test_spark_",)
 """Files that share a Spark."""
 
+API: Final = tuple(f"operator/tests/test_{name}_api_server" for name in ("crd", "edit", "pipelines"))
+"""Files that share an API server."""
+
 ORDER: Final = pytest.StashKey[str]()
 """The seed of a shuffled order; empty for the usual one."""
 
 ORDER_INPUT: Final = "gantry_order"
 
-TOGETHER: Final = {"alone": ALONE, "spark": SPARK}
+TOGETHER: Final = {"alone": ALONE, "spark": SPARK, "api": API}
 """What is given to one process as a whole, by how its files begin."""
 
 LONG: Final = (
     *ALONE,
     *SPARK,
+    *API,
     "broker/tests/fuzz/",
     "e2e/tests/",
     "broker/tests/test_client_against_",
