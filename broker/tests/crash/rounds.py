@@ -82,7 +82,7 @@ class CrashRun:
         self._history = History(random.Random(f"{seed}/{cell}/run").randbytes(8), self._file)
         self._producers = [Producer(number, seed, self._history) for number in range(producers)]
         self.verdict = Verdict()
-        settings = SETTINGS | cell.settings(pool_path, seed)
+        settings = SETTINGS | cell.settings(pool_path, seed) | sabotage.settings
         self._lives = Lives(directory, settings, self.verdict, without=sabotage.guard)
         self._settled_end = -1
         self._walked: Queues = {}

@@ -7,6 +7,7 @@ everybody's back, or takes a guard from the broker.
 from enum import Enum
 from pathlib import Path
 
+from crash.cells import COMMIT_INTERVAL_MS, COMMIT_PAGES
 from crash.log_walk import log_files, walk_log
 
 
@@ -27,6 +28,18 @@ class Sabotage(Enum):
     def guard(self) -> str | None:
         """What the broker is without."""
         return {Sabotage.NO_REPLAY: "replay", Sabotage.NO_HOLD: "hold"}.get(self)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """With which settings what it does is seen at any kill, and not only at one that comes in time."""
+        if self is not Sabotage.NO_HOLD:
+            return {}
+        late = str(5 * COMMIT_INTERVAL_MS)
+        return {
+            "commitIntervalCommitLog": late,
+            "commitCommitLogThoroughInterval": late,
+            "commitCommitLogLeastPages": str(max(COMMIT_PAGES)),
+        }
 
 
 def spoil_log(store: Path, sabotage: Sabotage) -> None:

@@ -54,9 +54,12 @@ def words(trace: Path, calls: str, fault: str | None, *others: str) -> list[str]
 
 
 @asynccontextmanager
-async def injected(pid: int, calls: str, fault: str | None, trace: Path) -> AsyncIterator[Injection]:
-    """Have `fault` happen to `calls` of the process `pid` from here to the end of the block."""
-    command = words(trace, calls, fault, "-p", str(pid))
+async def injected(
+    pid: int, calls: str, fault: str | None, trace: Path, *, file: Path | None = None
+) -> AsyncIterator[Injection]:
+    """Have `fault` happen to `calls` of the process `pid` from here to the end of the block; to those of one `file`."""
+    only = [] if file is None else ["-P", str(file)]
+    command = words(trace, calls, fault, *only, "-p", str(pid))
     command.remove("-qq")  # its first line, on the standard error, says that it has attached
     tracer = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE

@@ -91,7 +91,9 @@ async def test_a_lost_write_of_a_commit_is_repaired_from_the_buffer(tmp_path: Pa
         await scene.start()
         async with scene.load():
             await scene.acked(20)
-            async with injected(scene.broker.pid, "pwrite64", "retval=64:when=1", tmp_path / "trace") as injection:
+            [log] = log_files(scene.store)
+            fault = injected(scene.broker.pid, "pwrite64", "retval=64:when=1", tmp_path / "trace", file=log)
+            async with fault as injection:
                 await scene.until(lambda: injection.hits() != [], "lost write")
             await scene.broker.kill()
         assert len(scene.judge_files()) > 0, "nothing was in danger"
