@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gantry_broker.control.server import ControlServer
 from gantry_broker.testing.fake_group import FakeGroup, FakeMember
+from gantry_broker.testing.slowness import patience
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import (
     LINE_BYTES_MAX,
@@ -238,7 +239,7 @@ def test_a_line_that_is_too_long_is_refused_before_it_is_kept() -> None:
     async def talk(server: ControlServer, member: FakeMember) -> None:
         reader, writer = await asyncio.open_unix_connection(server.path)
         writer.write(b" " * (LINE_BYTES_MAX + 70_000))
-        answer = decode_answer(await asyncio.wait_for(reader.readline(), 20))
+        answer = decode_answer(await asyncio.wait_for(reader.readline(), patience(20.0)))
         writer.transport.abort()
 
         assert answer == Failed(reason=f"a line is longer than {LINE_BYTES_MAX} bytes")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gantry_broker.testing.slowness import patience
 from gantry_nameserver.handlers import Handlers
 from gantry_nameserver.kv import KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings
@@ -96,7 +97,7 @@ def registration_body(*topics: str, counter: int = 1) -> bytes:
 
 async def eventually(condition: Callable[[], Awaitable[bool]], seconds: float = 5.0) -> None:
     """Wait until `condition` holds, or fail at the deadline."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience(seconds)
     while not await condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
         await asyncio.sleep(0.005)

@@ -38,6 +38,7 @@ from damage.trial import CASE, REMEDIES_MAX, harm, load_phase, phase_path, sends
 from damage.world import BUSY, QUEUES, RETRIED
 
 from gantry_broker.testing.local import Dialogue
+from gantry_broker.testing.slowness import patience
 from gantry_remoting import RemotingError
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -125,7 +126,7 @@ class Child:
 
     def end(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
-        self.process.wait(READY_S)
+        self.process.wait(patience(READY_S))
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -191,7 +192,7 @@ class ProcessLife:
             broker = Child("gantry_broker", options, self._folder / "broker.log")
             if "broker listening on" in broker.ready:
                 return broker
-            code = broker.process.wait(READY_S)
+            code = broker.process.wait(patience(READY_S))
             said = broker.reports()
             reason = next((str(one.facts["reason"]) for one in reversed(said) if "reason" in one.facts), "")
             if code == 0 or not reason:
@@ -275,7 +276,7 @@ class ProcessLife:
 
     async def _compare(self, broker: Child, url: str) -> None:
         """Every source shows what the log reports, at the latest after a moment; the quick ones are asked first."""
-        end = time.monotonic() + SHOWN_S
+        end = time.monotonic() + patience(SHOWN_S)
         while True:
             found = unseen(broker.reports(), _of_sidecar(url))
             found = found or unseen(broker.reports(), self._of_commands())

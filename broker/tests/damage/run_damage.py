@@ -35,6 +35,7 @@ from damage.shard import Setup
 from damage.trial import DONE, judged, live, load_phase, phase_path, prepare_trial, world_name
 from damage.world import build_world
 
+from gantry_broker.testing.slowness import patience
 from gantry_wire.structs import ready_structs
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -98,12 +99,12 @@ class Run:
                 folder.mkdir(parents=True)
                 build = partial(_build, folder, setup, self._seed + is_foreign, is_pooled)
                 works.append(Work(folder.name, build, folder.with_suffix(".log")))
-        return run_all(works, self._jobs, LIFE_TIMEOUT_S * 2)
+        return run_all(works, self._jobs, patience(LIFE_TIMEOUT_S * 2))
 
     def run(self, trials: Sequence[Trial]) -> None:
         """All trials."""
         chains = (self._chain(trial) for trial in trials)
-        Forks(self._jobs, LIFE_TIMEOUT_S).run(chains, self._life_ended)
+        Forks(self._jobs, patience(LIFE_TIMEOUT_S)).run(chains, self._life_ended)
 
     def _life_ended(self, name: str, how: Ended) -> None:
         self._ended[name] = how
@@ -126,7 +127,9 @@ class Run:
             yield Work(name, partial(self._live, trial, self._worlds, folder, number), output)
             how = self._ended.pop(name)
             if how.is_late:
-                faults.append(Fault(Sort.HUNG, f"life {number} did not end in {LIFE_TIMEOUT_S:.0f} s"))
+                faults.append(
+                    Fault(Sort.HUNG, f"life {number} did not end in {LIFE_TIMEOUT_S:.0f} s, more on a slow machine")
+                )
                 break
             if how.code == 1:
                 text = lines_of(output)

@@ -30,6 +30,7 @@ from gantry_histories.events import Queue
 from replication.network import CLIENTS, Network
 
 from gantry_broker.testing.ports import free_port
+from gantry_broker.testing.slowness import patience
 from gantry_remoting import Channel
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, HaStatus, OrderError
@@ -72,7 +73,9 @@ class Member:
         self.directory: Final = directory
         self.store: Final = (disk.path if disk is not None else directory) / f"store-{number}"
         self.disk: Final = disk
-        self.orders: Final = OrderClient(str(directory / f"control-{number}"), answer_timeout_s=ORDER_TIMEOUT_S)
+        self.orders: Final = OrderClient(
+            str(directory / f"control-{number}"), answer_timeout_s=patience(ORDER_TIMEOUT_S)
+        )
         self.is_paused = False
         self.is_cut_off = False
         """Whether whoever gives orders cannot reach it either."""

@@ -20,6 +20,8 @@ import subprocess
 from types import TracebackType
 from typing import Final, final
 
+from gantry_broker.testing.slowness import patience
+
 CLIENTS: Final = 0
 _CLONE_NEWNET: Final = 0x40000000
 _TIMEOUT_S: Final = 20
@@ -39,7 +41,7 @@ def missing() -> str | None:
 
 
 def _run(*words: str) -> None:
-    result = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    result = subprocess.run(words, capture_output=True, text=True, timeout=patience(_TIMEOUT_S), check=False)
     if result.returncode:
         raise OSError(f"`{' '.join(words)}` exits {result.returncode}: {result.stderr.strip()}")
 
