@@ -119,9 +119,9 @@ class Group:
         return look
 
     def masters(self) -> dict[int, tuple[str, int]]:
-        """Name and epoch of the master of each shard."""
+        """Name and epoch of the master of each shard. One that stands still calls itself that of an older epoch."""
         masters = [one for one in self.look().members if one.role == "MASTER" and one.process == "running"]
-        return {one.shard: (one.name, one.epoch) for one in masters}
+        return {one.shard: (one.name, one.epoch) for one in sorted(masters, key=lambda one: one.epoch or 0)}
 
     def is_well(self) -> bool:
         """Whether everybody is there and in sync, and nothing is to be done."""
