@@ -146,9 +146,20 @@ def head_deleted_on_a_disk_too_full_to_record_the_begin(life: Life) -> None:
     life.remove_head(2)
 
 
+def name_of_a_file_lost_behind_the_end_of_the_log(life: Life) -> None:
+    """A power loss takes one of several files that held nothing durable: the log ends before it, and lacks nothing."""
+    life.reopen(Mode(Medium.ANONYMOUS, is_ahead=True, buffers=3))
+    for _ in range(13):
+        life.append(EQUAL)
+    life.die("sync_directory", 3, Fault.POWER_TORN, 718)
+    pooled = Mode(Medium.MOVED, is_sync=True, buffers=3, is_waiting=True)
+    life.reopen(pooled, before=["checkpoint", "power", "twin"])
+
+
 @pytest.mark.parametrize(
     "history",
     [
+        name_of_a_file_lost_behind_the_end_of_the_log,
         head_deleted_on_a_disk_too_full_to_record_the_begin,
         full_disk_between_the_identity_and_its_twin,
         sync_failed_in_a_recovery_that_read_everything,

@@ -461,6 +461,8 @@ class CommitLog:
             file.file.sync()
         self.files.remove_from(end + 1 if file is not None else end)
         self.files.sync_directory()
+        # Between an end and files that held nothing a power loss may have taken the name of one: that is no hole.
+        self.fillers = [one for one in self.fillers if one[0] < end]
 
     def sync(self) -> int:
         """Make everything committed so far durable and say up to where. Any thread; an ``OSError`` is final."""
