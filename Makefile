@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test verify check format manifests lock interop interop-admin interop-bench crash damage fuzz audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull
+.PHONY: help setup up down test verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ fuzz: ## Send two million mutated frames to a broker and see that it still serve
 
 abuse: ## Attack brokers and name servers (half frames, deaf readers, resets, bombs); show memory, files and an honest client's p99.
 	@scripts/abuse $(ABUSE)
+
+mutations: ## Put thirty hand-made faults into copies of the tree, one at a time; `make test` or `make verify` must catch each.
+	@scripts/mutations $(MUTATIONS)
 
 audit-faults: ## Plant 100 faults into the stores of a master and its slave; the audit must name each, and nothing else.
 	@scripts/audit-faults

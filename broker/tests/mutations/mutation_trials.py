@@ -1,0 +1,265 @@
+"""Trials of faults: copies of the tree, one fault in each, and the tests that run there until one of them fails.
+
+    base      a copy without a fault, compiled once      <- failed tests run here again: they must pass
+    mutated   a copy of the base with one fault in it    <- the stages run here
+
+A failed test counts if it fails once more alone in the mutated copy and passes in the base. Otherwise the machine or
+chance made it fail, and its stage is run again without it.
+
+Every process gets a PYTHONPATH that begins with the copy's source folders, and so do the brokers and commands that
+tests start. Before anything else the module with the fault is imported, and its file must lie in the copy.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path, PurePath
+from typing import Final, NamedTuple, final
+
+import msgspec
+from mutations.faults import Fault, mutated
+
+SOURCES: Final = ("broker/src", "operator/src", "pipelines/src")
+LEFT_OUT: Final = "broker/tests/mutations"
+"""Its tests compare the faults with the sources, and so would find every one of them."""
+
+RERUNS_MAX: Final = 5
+"""How often a stage is run again without tests that fail for another reason than the fault."""
+
+SUSPECTS_MAX: Final = 4
+"""Of the failed tests of one run, how many are run again alone."""
+
+EXIT_PASSED: Final = 0
+EXIT_FAILED: Final = (1, 2)
+"""Failed tests; files that could not be collected."""
+EXIT_NOTHING_SELECTED: Final = 5
+
+
+class Stage(StrEnum):
+    """Which tests are tried, the cheapest first."""
+
+    NEAR = "near"
+    """Those of `make test` that lie near the module."""
+    TEST = "test"
+    """All of `make test`."""
+    VERIFY = "verify"
+    """All that `make verify` adds."""
+
+
+STAGES: Final = tuple(Stage)
+LIMITS_S: Final = {Stage.NEAR: 1_800.0, Stage.TEST: 5_400.0, Stage.VERIFY: 14_400.0}
+"""A fault may make a test wait for ever; then the stage ends without a result."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What became of one fault."""
+
+    name: str
+    file: str
+    promise: str
+    stage: str = ""
+    """Where it was caught; empty if nowhere."""
+
+    test: str = ""
+    """The test that caught it."""
+
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    """Failures that did not count, stages that took too long."""
+
+    @property
+    def caught_by(self) -> str:
+        """The command that catches it."""
+        if not self.stage:
+            return "NOT CAUGHT"
+        return "make verify" if self.stage == Stage.VERIFY else "make test"
+
+
+class WrongImport(Exception):
+    """The copy's code is not what runs; nothing that follows would mean anything."""
+
+
+class BrokenRun(Exception):
+    """Pytest itself did not work."""
+
+
+class Outcome(NamedTuple):
+    """What one run of pytest found."""
+
+    failed: tuple[str, ...]
+    is_late: bool = False
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy all files that git knows or would add."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=source, capture_output=True, check=True).stdout
+    for name in filter(None, listed.decode().split("\0")):
+        if (source / name).is_file() or (source / name).is_symlink():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, target / name, follow_symlinks=False)
+
+
+def apply_fault(tree: Path, fault: Fault) -> None:
+    """Change one file. Raises ValueError where the fault does not fit.
+
+    Its compiled form is removed: Python would use it if the file had the same size, and was written in the same second.
+    """
+    path = tree / fault.file
+    path.write_text(mutated(fault, path.read_text()))
+    Path(importlib.util.cache_from_source(path)).unlink(missing_ok=True)
+
+
+def module_of(file: str) -> str:
+    """The name by which a source file is imported."""
+    path = PurePath(file)
+    source = next(one for one in SOURCES if path.is_relative_to(one))
+    return ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
+
+
+@final
+class Trials:
+    """Of one repository. ``near_tests`` names the test files of the first stage for a source file."""
+
+    def __init__(
+        self,
+        root: Path,
+        directory: Path,
+        near_tests: Callable[[Path, str], Sequence[str]],
+        report: Callable[[str], None],
+        *,
+        processes: int = 2,
+        last_stage: Stage = Stage.VERIFY,
+    ) -> None:
+        self._root: Final = root
+        self._directory: Final = directory
+        self._near_tests: Final = near_tests
+        self._report: Final = report
+        self._processes: Final = processes
+        self._stages: Final = STAGES[: STAGES.index(last_stage) + 1]
+        self._base: Final = directory / "base"
+
+    def prepare(self) -> None:
+        """Make the copy without a fault."""
+        (self._directory / "tmp").mkdir(parents=True)
+        copy_tree(self._root, self._base)
+        folders = [str(self._base / one) for one in SOURCES if (self._base / one).is_dir()]
+        command = [sys.executable, "-m", "compileall", "-q", *folders]
+        subprocess.run(command, cwd=self._base, env=self._environment(self._base), check=True)
+
+    def try_fault(self, fault: Fault) -> Result:
+        """Run the stages until one catches the fault. Raises WrongImport, BrokenRun and ValueError."""
+        began_at = time.monotonic()
+        tree = self._directory / "tree"
+        shutil.copytree(self._base, tree, symlinks=True)
+        try:
+            apply_fault(tree, fault)
+            self._demand_own_import(tree, fault)
+            notes: list[str] = []
+            stage, test = "", ""
+            for one in self._stages:
+                test = self._run_stage(tree, fault, one, notes)
+                if test:
+                    stage = one
+                    break
+        finally:
+            shutil.rmtree(tree)
+        seconds = round(time.monotonic() - began_at, 1)
+        return Result(fault.name, fault.file, fault.promise, stage, test, seconds, tuple(notes))
+
+    def _run_stage(self, tree: Path, fault: Fault, stage: Stage, notes: list[str]) -> str:
+        """The test that caught the fault; empty if none did."""
+        files = list(self._near_tests(self._base, fault.file)) if stage is Stage.NEAR else []
+        if stage is Stage.NEAR and not files:
+            return ""
+        left_out: list[str] = []
+        for _ in range(RERUNS_MAX):
+            how_many = f"{len(files)} files" if files else "all files"
+            self._report(f"  {stage}: {how_many}")
+            outcome = self._run_tests(tree, stage, files, left_out)
+            if outcome.is_late:
+                notes.append(f"{stage}: not done after {LIMITS_S[stage]:.0f} s")
+                return ""
+            if not outcome.failed:
+                return ""
+            for test in outcome.failed[:SUSPECTS_MAX]:
+                if self._fails_alone(tree, test) and not self._fails_alone(self._base, test):
+                    return test
+                notes.append(f"{stage}: {test} failed, and not because of the fault")
+                self._report(f"  {notes[-1]}")
+            left_out += outcome.failed[:SUSPECTS_MAX]
+        notes.append(f"{stage}: gave up after {RERUNS_MAX} runs")
+        return ""
+
+    def _run_tests(self, tree: Path, stage: Stage, files: Sequence[str], left_out: Iterable[str]) -> Outcome:
+        options = ["--verify"] if stage is Stage.VERIFY else []
+        options += ["-n", str(self._processes)] if self._processes else []
+        options += [f"--deselect={one}" for one in left_out]
+        return self._pytest(tree, ["-x", f"--ignore={LEFT_OUT}", *options, *files], LIMITS_S[stage])
+
+    def _fails_alone(self, tree: Path, test: str) -> bool:
+        """Whether it fails when only it is run. A test that is named is selected, whatever its mark."""
+        outcome = self._pytest(tree, ["-x", test], LIMITS_S[Stage.NEAR])
+        return outcome.is_late or bool(outcome.failed)
+
+    def _pytest(self, tree: Path, arguments: Sequence[str], limit_s: float) -> Outcome:
+        cache = self._directory / "cache"
+        shutil.rmtree(cache, ignore_errors=True)
+        command = [sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={cache}", *arguments]
+        with (self._directory / "output.log").open("wb") as output:
+            process = subprocess.Popen(
+                command, cwd=tree, env=self._environment(tree), stdout=output, stderr=output, start_new_session=True
+            )
+            try:
+                code = process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                return Outcome((), is_late=True)
+            finally:
+                _end_session(process)
+        failures = cache / "v/cache/lastfailed"
+        failed = tuple(json.loads(failures.read_text())) if failures.exists() else ()
+        if code in EXIT_FAILED and failed:
+            return Outcome(failed)
+        if code in (EXIT_PASSED, EXIT_NOTHING_SELECTED):
+            return Outcome(())
+        last_lines = (self._directory / "output.log").read_text(errors="replace").splitlines()[-15:]
+        raise BrokenRun(f"pytest ended with {code}:\n" + "\n".join(last_lines))
+
+    def _environment(self, tree: Path) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("PYTHONDONTWRITEBYTECODE", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST")
+            and not name.startswith(("GANTRY_", "PYTEST_XDIST_"))
+        }
+        path = os.pathsep.join(str(tree / one) for one in SOURCES)
+        return {**kept, "PYTHONPATH": path, "TMPDIR": str(self._directory / "tmp")}
+
+    def _demand_own_import(self, tree: Path, fault: Fault) -> None:
+        """Raise WrongImport unless a process that is started as tests are imports the mutated file."""
+        program = f"import importlib; print(importlib.import_module({module_of(fault.file)!r}).__file__)"
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=tree, env=self._environment(tree), capture_output=True, text=True)
+        found = done.stdout.strip()
+        if done.returncode != 0:
+            raise WrongImport(f"{module_of(fault.file)} cannot be imported: {done.stderr.strip()[-300:]}")
+        if found != str(tree / fault.file):
+            raise WrongImport(f"{module_of(fault.file)} is imported from {found}, expected {tree / fault.file}")
+
+
+def _end_session(process: subprocess.Popen[bytes]) -> None:
+    """End pytest and what it has started, if any of it is left."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()

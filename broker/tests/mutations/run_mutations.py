@@ -1,0 +1,171 @@
+"""The mutation run: one hand-made fault at a time in a copy of the tree, and the tests that must catch it.
+
+Exit code 0 when `make test` alone catches at least nine faults of ten and each is caught by `make test` or `make
+verify`; 1 otherwise; 2 when a fault does not fit the sources or the copy's code is not what runs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path, PurePath
+from types import ModuleType
+from typing import Final
+
+import click
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mutations.faults import FAULTS, Fault
+from mutations.mutation_trials import LEFT_OUT, BrokenRun, Result, Stage, Trials, WrongImport, module_of
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+RUNS: Final = ROOT / ".gantry"
+TEST_SHARE: Final = (27, 30)
+"""How many faults `make test` alone has to catch, of how many."""
+
+
+@cache
+def changed_tests(root: Path) -> ModuleType:
+    """scripts/changed_tests.py of a tree, which is no package's module."""
+    specification = importlib.util.spec_from_file_location("changed_tests", root / "scripts/changed_tests.py")
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def near_tests(root: Path, file: str) -> list[str]:
+    """Test files that import a source file's module directly, then those whose names are most like its path."""
+    script = changed_tests(root)
+    module = module_of(file)
+    tests = sorted(path for folder in script.TESTS for path in (root / folder).rglob("test_*.py"))
+    tests = [path for path in tests if not path.is_relative_to(root / LEFT_OUT)]
+    word = module.rpartition(".")[2].encode()
+    importers = [path for path in tests if word in path.read_bytes() and module in script.imports_of(path)]
+    words = set(_words(module))
+    likeness = {path: len(words & set(_words(path.stem))) for path in tests}
+    most = max(likeness.values(), default=0)
+    namesakes = [path for path in tests if most and likeness[path] == most and path not in importers]
+    return [str(path.relative_to(root)) for path in (*importers, *namesakes)]
+
+
+def _words(name: str) -> Iterator[str]:
+    return (word for word in re.split(r"[._]", name) if word not in ("test", "gantry", "broker", "handlers"))
+
+
+def is_enough(results: Sequence[Result]) -> bool:
+    """Whether `make test` catches its share, and the two commands together catch all."""
+    by_test = sum(one.caught_by == "make test" for one in results)
+    wanted, total = TEST_SHARE
+    return by_test * total >= wanted * len(results) and all(one.stage for one in results)
+
+
+def table(results: Sequence[Result]) -> str:
+    """A line for each fault."""
+    rows = [("FAULT", "CAUGHT BY", "TEST", "PROMISE")]
+    rows += [(one.name, one.caught_by, one.test or "-", one.promise) for one in results]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    lines = []
+    for name, caught_by, test, promise in rows:
+        lines.append(f"{name:<{widths[0]}}  {caught_by:<{widths[1]}}  {promise}")
+        lines.append(f"{'':<{widths[0]}}  {'':<{widths[1]}}  {test}")
+    return "\n".join(lines)
+
+
+def load_results(path: Path) -> list[Result]:
+    """The results of the last run; none if there was no run."""
+    return msgspec.json.decode(path.read_bytes(), type=list[Result]) if path.exists() else []
+
+
+def save_results(path: Path, results: Sequence[Result]) -> None:
+    """Write them as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(list(results)), indent=1) + b"\n")
+
+
+def merged(older: Sequence[Result], newer: Sequence[Result]) -> list[Result]:
+    """The newest result of each fault."""
+    names = {one.name for one in newer}
+    return [*newer, *(one for one in older if one.name not in names)]
+
+
+def faults_named(names: Sequence[str]) -> list[Fault]:
+    """The faults whose names contain one of ``names``; all of them without names."""
+    unknown = [name for name in names if not any(name in fault.name for fault in FAULTS)]
+    if unknown:
+        raise click.UsageError(f"no fault is named {', '.join(unknown)}; --list shows all")
+    return [fault for fault in FAULTS if not names or any(name in fault.name for name in names)]
+
+
+def show_list(faults: Sequence[Fault]) -> None:
+    """Each fault with its file and its promise."""
+    for fault in faults:
+        click.echo(f"{fault.name}\n    {PurePath(fault.file)}\n    {fault.promise}")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--only", multiple=True, metavar="WORDS", help="Only faults whose names contain WORDS; may be repeated.")
+@click.option(
+    "--until", type=click.Choice([one.value for one in Stage]), default=Stage.VERIFY.value, show_default=True,
+    help="The last stage that is run.",
+)  # fmt: skip
+@click.option("--jobs", default=2, show_default=True, help="Processes that share the tests of a stage.")
+@click.option("--resume", is_flag=True, help="Keep what the last run has caught, and try only the other faults.")
+@click.option("--list", "is_listing", is_flag=True, help="Show the faults and run nothing.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), default=RUNS / "mutations.json",
+    help="Where the results go  [default: .gantry/mutations.json].",
+)  # fmt: skip
+def main(only: tuple[str, ...], until: str, jobs: int, resume: bool, is_listing: bool, json_path: Path) -> None:
+    """Put hand-made faults into the sources, one at a time, and see which tests fail.
+
+    Each fault is applied to a copy of the tree below TMPDIR; the clone itself is never changed. Three stages run there
+    until a test fails: the tests of `make test` near the changed module (near), all of `make test` (test), all that
+    `make verify` adds (verify). A failed test counts if it fails again alone with the fault, and passes without it.
+
+    The run succeeds when `make test` catches nine faults of ten, and the two commands together catch all of them. A
+    fault that is NOT CAUGHT is a promise that no test keeps: write that test.
+
+    \b
+    Examples:
+      scripts/mutations                              all faults; takes hours where `make test` misses some
+      scripts/mutations --until near                 the cheap stage only
+      scripts/mutations --only delay --only retry    faults with these words in their names
+      scripts/mutations --resume                     only faults that the last run has not caught
+    """
+    faults = faults_named(only)
+    if is_listing:
+        show_list(faults)
+        return
+    known = {one.name: one for one in load_results(json_path) if resume and one.stage}
+    directory = Path(tempfile.mkdtemp(prefix="gm-")).resolve()
+    trials = Trials(ROOT, directory, near_tests, click.echo, processes=jobs, last_stage=Stage(until))
+    results: list[Result] = []
+    try:
+        trials.prepare()
+        for number, fault in enumerate(faults, 1):
+            click.echo(f"{number}/{len(faults)} {fault.name} ({fault.file})")
+            result = known.get(fault.name) or trials.try_fault(fault)
+            click.echo(f"  {result.caught_by} {result.test} ({result.seconds:.0f} s)")
+            results.append(result)
+            save_results(json_path, merged(load_results(json_path), results))
+    except (WrongImport, BrokenRun, ValueError) as error:
+        click.echo(f"the mutation run is not possible: {error}", err=True)
+        sys.exit(2)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    click.echo(f"\n{table(results)}\n")
+    by_test, caught = sum(one.caught_by == "make test" for one in results), sum(bool(one.stage) for one in results)
+    click.echo(f"{len(results)} faults: {by_test} caught by `make test`, {caught} by it or `make verify`; {json_path}")
+    sys.exit(0 if is_enough(results) else 1)
+
+
+if __name__ == "__main__":
+    main()
