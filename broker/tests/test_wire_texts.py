@@ -124,6 +124,16 @@ def test_a_lying_properties_length_is_refused(properties_bytes: bytes) -> None:
         decode_batch(data)
 
 
+@pytest.mark.parametrize("properties_bytes", [0, 9])
+def test_a_properties_length_that_leaves_bytes_over_is_refused(properties_bytes: int) -> None:
+    """Bytes of a message that no length accounts for are not taken for properties."""
+    properties = b"K\x01value\x02++"
+    data = encode_batch([BatchEntry(0, b"body", properties)])[: -len(properties) - 2]
+
+    with pytest.raises(RemoteProtocolError):
+        decode_batch(data + properties_bytes.to_bytes(2, "big") + properties)
+
+
 def test_an_empty_batch_is_none() -> None:
     """No message at all is not a batch."""
     with pytest.raises(RemoteProtocolError):
