@@ -80,7 +80,7 @@ STORE: Final = (
         "broker/src/gantry_broker/store/consume_queue.py",
         "lambda physical, _: physical < physical_offset)",
         "lambda physical, _: physical <= physical_offset)",
-        "A consumer of a new master does not skip the first message of its epoch.",
+        "What a member cuts from its log to follow a new master is gone from its queues, too.",
     ),
     Fault(
         "buffer of earlier start replayed",

@@ -48,7 +48,7 @@ class Stage(StrEnum):
     """Which tests are tried, the cheapest first."""
 
     NEAR = "near"
-    """Those of `make test` that lie near the module."""
+    """Those of `make test` that lie near the module, the closest first."""
     TEST = "test"
     """All of `make test`."""
     VERIFY = "verify"
@@ -128,13 +128,16 @@ def module_of(file: str) -> str:
 
 @final
 class Trials:
-    """Of one repository. ``near_tests`` names the test files of the first stage for a source file."""
+    """Of one repository.
+
+    ``near_tests`` names groups of test files for a source file, which the first stage tries in turn.
+    """
 
     def __init__(
         self,
         root: Path,
         directory: Path,
-        near_tests: Callable[[Path, str], Sequence[str]],
+        near_tests: Callable[[Path, str], Sequence[Sequence[str]]],
         report: Callable[[str], None],
         *,
         processes: int = 2,
@@ -178,9 +181,11 @@ class Trials:
 
     def _run_stage(self, tree: Path, fault: Fault, stage: Stage, notes: list[str]) -> str:
         """The test that caught the fault; empty if none did."""
-        files = list(self._near_tests(self._base, fault.file)) if stage is Stage.NEAR else []
-        if stage is Stage.NEAR and not files:
-            return ""
+        groups = self._near_tests(self._base, fault.file) if stage is Stage.NEAR else [[]]
+        return next(filter(None, (self._run_group(tree, stage, files, notes) for files in groups)), "")
+
+    def _run_group(self, tree: Path, stage: Stage, files: Sequence[str], notes: list[str]) -> str:
+        """The same for some test files, or all of them where ``files`` is empty."""
         left_out: list[str] = []
         for _ in range(RERUNS_MAX):
             how_many = f"{len(files)} files" if files else "all files"

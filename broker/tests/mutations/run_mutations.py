@@ -41,19 +41,25 @@ def changed_tests(root: Path) -> ModuleType:
     return module
 
 
-def near_tests(root: Path, file: str) -> list[str]:
-    """Test files that import a source file's module directly, then those whose names are most like its path."""
+def near_tests(root: Path, file: str) -> list[list[str]]:
+    """Test files for a source file, in two groups: the closest ones, then the others of its area.
+
+    The closest import the module directly, or have the names that are most like its path. Those of its area share a
+    word with it.
+    """
     script = changed_tests(root)
     module = module_of(file)
     tests = sorted(path for folder in script.TESTS for path in (root / folder).rglob("test_*.py"))
     tests = [path for path in tests if not path.is_relative_to(root / LEFT_OUT)]
     word = module.rpartition(".")[2].encode()
-    importers = [path for path in tests if word in path.read_bytes() and module in script.imports_of(path)]
+    closest = [path for path in tests if word in path.read_bytes() and module in script.imports_of(path)]
     words = set(_words(module))
     likeness = {path: len(words & set(_words(path.stem))) for path in tests}
     most = max(likeness.values(), default=0)
-    namesakes = [path for path in tests if most and likeness[path] == most and path not in importers]
-    return [str(path.relative_to(root)) for path in (*importers, *namesakes)]
+    if most > 1:
+        closest += [path for path in tests if likeness[path] == most and path not in closest]
+    area = [path for path in tests if likeness[path] and path not in closest]
+    return [[str(path.relative_to(root)) for path in group] for group in (closest, area) if group]
 
 
 def _words(name: str) -> Iterator[str]:

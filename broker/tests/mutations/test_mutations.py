@@ -44,13 +44,16 @@ def test_fault_that_does_not_fit_is_refused(text: str) -> None:
 
 
 def test_near_tests_are_those_that_import_the_module_or_are_named_like_it() -> None:
-    """The first stage tries the importers of the module first; the faults' own tests are left out of it."""
-    near = near_tests(ROOT, "broker/src/gantry_broker/store/retention.py")
+    """The first stage tries them before the others of the area; the faults' own tests are left out of it."""
+    closest, area = near_tests(ROOT, "broker/src/gantry_broker/store/retention.py")
 
-    assert near[0] == "broker/tests/test_server_retention_rules.py"
-    assert "broker/tests/test_store_retention_plan.py" in near
-    assert near_tests(ROOT, "broker/src/gantry_broker/server/handlers/pull.py") == ["broker/tests/test_server_pull.py"]
-    assert not any("mutations" in one for one in near_tests(ROOT, "broker/src/gantry_wire/message.py"))
+    assert closest[0] == "broker/tests/test_server_retention_rules.py"
+    assert "broker/tests/test_store_retention_plan.py" in closest
+    assert "broker/tests/test_store_append.py" in area and not set(area) & set(closest)
+    assert not any("mutations" in one for one in (*closest, *area))
+    assert near_tests(ROOT, "broker/src/gantry_broker/server/handlers/pull.py")[0] == [
+        "broker/tests/test_server_pull.py"
+    ]
 
 
 # -- the run on a small tree -------------------------------------------------------------------------------------------
@@ -108,8 +111,9 @@ def fault_of(before: str, after: str) -> Fault:
 
 
 def trials_of(root: Path, *, last_stage: Stage = Stage.VERIFY, near: tuple[str, ...] = ()) -> Trials:
+    groups = [near] if near else []
     trials = Trials(
-        root, root.parent / "run", lambda tree, file: near, lambda line: None, processes=0, last_stage=last_stage
+        root, root.parent / "run", lambda tree, file: groups, lambda line: None, processes=0, last_stage=last_stage
     )
     trials.prepare()
     return trials
