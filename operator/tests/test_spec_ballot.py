@@ -55,6 +55,15 @@ def voice(number: int, end: int, *, missing_bytes: int = 0, damaged_bytes: int =
     )  # fmt: skip
 
 
+def test_newest_epoch_wins_and_within_it_longest_log() -> None:
+    """A longer log of an older epoch lacks what the newer epoch has acknowledged."""
+    record = LeaseRecord(epoch=1_001, reigns=(SYNC_REIGN,))
+    older = voice(1, 900)._replace(last_epoch=999)
+
+    assert count(record, [older, voice(2, 400), voice(3, 500)]).winner == voice(3, 500)
+    assert count(record, [older, voice(2, 950)._replace(last_epoch=998)]).winner == older
+
+
 def test_who_lacks_log_data_is_not_elected() -> None:
     """However far its log is: a hole in it would become everybody's."""
     record = LeaseRecord(epoch=1_001, reigns=(SYNC_REIGN,))
