@@ -297,6 +297,7 @@ def assert_cut(world: StoreWorld, end: int) -> None:
     assert world.store.wrote == end
     for topic in ("orders", "bills"):
         assert world.bodies(topic) == world.sent_bodies(topic, before=end)
+        assert sum(queue.end for queue in world.store._queues if queue.topic == topic) == len(world.bodies(topic))
     disk = world.disk
     for name in disk.list(world.path("commitlog")):
         assert not any(disk.read_file(world.path(f"commitlog/{name}"))[max(0, end - int(name)) :])
