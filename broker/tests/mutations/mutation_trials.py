@@ -56,6 +56,9 @@ class Stage(StrEnum):
 
 
 STAGES: Final = tuple(Stage)
+ALONE_LIMIT_S: Final = 600.0
+"""A test that fails waits for as long as its own deadline, a minute or more on a slow machine."""
+
 LIMITS_S: Final = {Stage.NEAR: 1_800.0, Stage.TEST: 5_400.0, Stage.VERIFY: 14_400.0}
 """A fault may make a test wait for ever; then the stage ends without a result."""
 
@@ -213,7 +216,7 @@ class Trials:
 
     def _fails_alone(self, tree: Path, test: str) -> bool:
         """Whether it fails when only it is run. A test that is named is selected, whatever its mark."""
-        outcome = self._pytest(tree, ["-x", test], LIMITS_S[Stage.NEAR])
+        outcome = self._pytest(tree, ["-x", test], ALONE_LIMIT_S)
         return outcome.is_late or bool(outcome.failed)
 
     def _pytest(self, tree: Path, arguments: Sequence[str], limit_s: float) -> Outcome:
