@@ -53,6 +53,19 @@ def repeated_test_names(root: Path) -> list[str]:
     return sorted(name for name, count in names.items() if count > 1)
 
 
+def shadowed_test_folders(root: Path) -> list[str]:
+    """Modules in a folder of tests that a folder of the same name in `tests` is imported by.
+
+    Pytest in prepend mode puts the folder of each test file first on the path, so `import faults` would find the module.
+    """
+    return [
+        str(path.relative_to(root))
+        for folder in TOP_FOLDERS
+        for path in sorted((root / folder / "tests").glob("*/*.py"))
+        if any((root / folder / "tests" / path.stem).glob("*.py"))
+    ]
+
+
 def shell_calls(source: str) -> list[int]:
     """Lines of calls that hand a string to a shell."""
     lines: list[int] = []
@@ -149,6 +162,21 @@ def test_a_repeated_test_name_is_caught(tmp_path: Path) -> None:
     write(tmp_path / "operator/tests/test_same.py")
 
     assert repeated_test_names(tmp_path) == ["test_same.py"]
+
+
+def test_no_module_of_a_test_folder_hides_another_test_folder() -> None:
+    """A program that a test starts got the wrong `faults`, if other tests were collected before it."""
+    assert shadowed_test_folders(ROOT) == []
+
+
+def test_a_module_that_hides_a_folder_is_caught(tmp_path: Path) -> None:
+    """`mutations/faults.py` beside `faults/`."""
+    for name in ("faults/test_one.py", "faults/power.py", "mutations/faults.py"):
+        path = tmp_path / "broker/tests" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    assert shadowed_test_folders(tmp_path) == ["broker/tests/mutations/faults.py"]
 
 
 def test_no_command_goes_through_a_shell() -> None:

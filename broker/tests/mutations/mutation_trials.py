@@ -26,7 +26,7 @@ from pathlib import Path, PurePath
 from typing import Final, NamedTuple, final
 
 import msgspec
-from mutations.faults import Fault, mutated
+from mutations.planted import Fault, mutated
 
 SOURCES: Final = ("broker/src", "operator/src", "pipelines/src")
 LEFT_OUT: Final = "broker/tests/mutations"

@@ -22,7 +22,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mutations.faults import FAULTS, Fault
+from mutations.planted import FAULTS, Fault
 from mutations.mutation_trials import LEFT_OUT, BrokenRun, Result, Stage, Trials, WrongImport, module_of
 
 ROOT: Final = Path(__file__).resolve().parents[3]
