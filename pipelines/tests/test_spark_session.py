@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gantry_pipelines.session import explain_missing_java, java_version, session_conf
+from gantry_pipelines.session import explain_missing_java, finds_installed_sources, java_version, session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +29,19 @@ def program(folder: Path, text: str) -> Path:
     java.write_text(f"#!/bin/sh\n{text}\n")
     java.chmod(0o755)
     return folder
+
+
+@pytest.mark.parametrize(("folder", "finds"), [("plain", True), ("é", True), ("with a space", False)])
+def test_spark_finds_no_installed_source_where_its_shell_finds_no_python(
+    tmp_path: Path, folder: str, finds: bool
+) -> None:
+    """Then the session registers ours itself; elsewhere Spark refuses a second source of one name."""
+    python = tmp_path / folder / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+
+    assert finds_installed_sources({"PYSPARK_PYTHON": str(python)}) is finds
+    assert finds_installed_sources({"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": "sh"})
 
 
 @pytest.mark.parametrize(

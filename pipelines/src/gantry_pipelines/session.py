@@ -22,6 +22,8 @@ from typing import Final, final
 
 from pyspark.sql import SparkSession
 
+from pyspark_rocketmq import DefaultSource
+
 JAVA_VERSION_MIN: Final = 17
 JAVA_ANSWER_TIMEOUT_S: Final = 30
 REMEDY: Final = (
@@ -59,7 +61,21 @@ def spark_session(
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    if not finds_installed_sources(os.environ):
+        session.dataSource.register(DefaultSource)
+    return session
+
+
+def finds_installed_sources(environment: Mapping[str, str]) -> bool:
+    """Whether Spark looks for data sources among the installed packages.
+
+    It does where a shell knows the name of the Python that runs its workers, and Spark does not quote it there: a
+    Python below a path with a space in it is taken for absent, and `rocketmq` would be unknown.
+    """
+    python = environment.get("PYSPARK_DRIVER_PYTHON") or environment["PYSPARK_PYTHON"]
+    asked = subprocess.run(["/bin/sh", "-c", f"command -v {python}"], capture_output=True, check=False)
+    return asked.returncode == 0
 
 
 def session_conf(cores: int | None = None, *, progress: bool = False) -> dict[str, str]:
