@@ -56,7 +56,7 @@ def repeated_test_names(root: Path) -> list[str]:
 def shadowed_test_folders(root: Path) -> list[str]:
     """Modules in a folder of tests that a folder of the same name in `tests` is imported by.
 
-    Pytest in prepend mode puts the folder of each test file first on the path, so `import faults` would find the module.
+    Pytest puts the folder of each test file first on the path, so `import faults` would find the module.
     """
     return [
         str(path.relative_to(root))

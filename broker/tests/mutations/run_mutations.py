@@ -22,8 +22,8 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mutations.planted import FAULTS, Fault
 from mutations.mutation_trials import LEFT_OUT, BrokenRun, Result, Stage, Trials, WrongImport, module_of
+from mutations.planted import FAULTS, Fault
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 RUNS: Final = ROOT / ".gantry"

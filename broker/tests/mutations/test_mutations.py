@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from mutations.planted import FAULTS, Fault, mutated
 from mutations.mutation_trials import Result, Stage, Trials, WrongImport, copy_tree
+from mutations.planted import FAULTS, Fault, mutated
 from mutations.run_mutations import faults_named, is_enough, load_results, main, merged, near_tests, save_results, table
 
 ROOT = Path(__file__).resolve().parents[3]
