@@ -131,8 +131,9 @@ def test_patience_grows_with_the_crowd_and_never_shrinks(monkeypatch: pytest.Mon
     """Six processes on two processors: everything takes three times as long."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     monkeypatch.setattr(slowness, "cost", lambda: 1.0)
-    for load, seconds in ((0.1, 5.0), (2.0, 5.0), (6.0, 15.0)):
+    for load, sharing, seconds in ((0.1, "1", 5.0), (2.0, "", 5.0), (6.0, "3", 15.0), (0.1, "3", 7.5)):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", sharing)
         assert slowness.patience(5.0) == seconds
 
 

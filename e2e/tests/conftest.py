@@ -18,6 +18,7 @@ from gantry_cluster.errors import NoCluster
 from gantry_cluster.groups import has_operator, install_operator, remove_operator
 from gantry_cluster.places import Folder, default_folder
 from gantry_cluster.spaces import Spaces
+from gantry_interop import java
 
 from gantry_broker.testing.requirements_plugin import demand
 
@@ -39,8 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before any fixture."""
+    """Before any fixture: skip what cannot run here, and compile the Java side for the first test that needs it.
+
+    Its seconds are not the test's, which has a limit.
+    """
     demand(item, needs(item, item.config.stash[CHOSEN]))
+    if item.get_closest_marker("needs_java") is not None:
+        java.build()
 
 
 @final

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gantry_interop import acl, drivers, java, peers
+from gantry_interop import acl, drivers, peers
 from gantry_interop.processes import Nursery
 
 COUNT = 200
@@ -33,7 +33,6 @@ def test_the_report_sees_what_is_wrong() -> None:
 @pytest.mark.parametrize("client", [pytest.param("5.3.3", marks=pytest.mark.slow), "4.9.8"])
 def test_java_clients_do_what_they_may(client: str, tmp_path: Path) -> None:
     """As a named account; impostors, trespassers and weak signatures get an exception, and nothing is stored."""
-    java.build()
     order = drivers.Order("", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "acl", scenario_seconds_max=240.0)
 
     with Nursery(tmp_path / "logs") as nursery:
@@ -49,7 +48,6 @@ def test_java_clients_do_what_they_may(client: str, tmp_path: Path) -> None:
 @pytest.mark.needs_java
 def test_without_the_guard_every_denial_is_missed(tmp_path: Path) -> None:
     """The twin: against a broker that asks nobody the scenario finds what is not denied, and what is stored."""
-    java.build()
     order = drivers.Order("", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "twin", scenario_seconds_max=120.0)
     layout = peers.Layout(tmp_path / "peer")
     guarded = acl.Guarded(layout, acl.Account.new("named"), acl.Account.new("admin"), is_name_server_guarded=False)

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from gantry_interop import java
 from gantry_interop.admin import page, plan, play, samples, scene, verdicts
 from gantry_interop.admin.masks import Common, Mask, Window, normal
 from gantry_interop.admin.play import Compared
@@ -40,8 +39,6 @@ def test_every_command_of_the_tool_has_a_row() -> None:
 @pytest.mark.needs_java
 def test_the_recorded_list_is_that_of_the_tool(tmp_path: Path) -> None:
     """mqadmin 5.3.3 is asked itself."""
-    java.build()
-
     with Talker(scene.TOOL, tmp_path / "home", tmp_path / "tool.log") as tool:
         known = play.known_commands(tool)
 
@@ -181,7 +178,6 @@ def test_of_settings_those_of_both_are_compared() -> None:
 @pytest.mark.needs_java
 def test_a_slice_of_the_plan_is_the_same_at_both(tmp_path: Path) -> None:
     """Both pairs of servers are really asked: topics are made, changed and looked at, and a broken line is seen."""
-    java.build()
     steps = [
         Step("updateTopic", "-b {broker} -t slice -r 2 -w 6 -p 4"),
         Step("topicRoute", "-t slice", shows="updateTopic", settles_seconds=20),

@@ -26,7 +26,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def nursery(directory: Path) -> Iterator[Nursery]:
-    java.build()
     with Nursery(directory / "logs") as nursery:
         yield nursery
 

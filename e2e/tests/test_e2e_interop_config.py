@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gantry_interop import drivers, java, live_config, peers
+from gantry_interop import drivers, live_config, peers
 from gantry_interop.processes import Nursery
 
 
@@ -49,7 +49,6 @@ def test_the_report_sees_what_is_wrong() -> None:
 @pytest.mark.parametrize("client", [pytest.param("5.3.3", marks=pytest.mark.slow), "4.9.8"])
 def test_java_changes_settings_that_outlive_a_restart(client: str, tmp_path: Path) -> None:
     """An allowed key holds at once and after a restart; a forbidden one is refused by name; the audit has it all."""
-    java.build()
     order = drivers.Order("", 0, 0, 7, peers.SHORT_DELAY_LEVELS, "config-slice", scenario_seconds_max=240.0)
 
     with Nursery(tmp_path / "logs") as nursery:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gantry_interop import drivers, java, peers, snapshot
+from gantry_interop import drivers, peers, snapshot
 from gantry_interop.processes import Nursery
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.slow]
@@ -37,7 +37,6 @@ def test_a_store_written_by_one_is_read_and_continued_by_the_other(
     first: str, second: str, end: str, tmp_path: Path
 ) -> None:
     """After a clean stop and after a crash: same end of the log, same queues, same bytes, same key queries."""
-    java.build()
     layout = peers.Layout(tmp_path / "peer", settings=SETTINGS)
     with Nursery(tmp_path / "logs") as nursery:
         writer = peers.start(first, nursery, layout)

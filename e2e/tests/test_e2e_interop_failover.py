@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gantry_interop import failover, java
+from gantry_interop import failover
 from gantry_interop.failover_plans import PLANS, Plan
 from gantry_interop.ledger import Ledger, judge
 from gantry_interop.processes import Nursery
@@ -31,8 +31,6 @@ SHORT = Plan(is_sync=True, poll_ms=1_000, load_seconds=2.0)
 )
 def test_java_clients_go_on_with_the_promoted_slave(plan: Plan, tmp_path: Path) -> None:
     """Nothing that was acknowledged and that a slave had is lost, all of it is consumed, and every log is the same."""
-    java.build()
-
     with Nursery(tmp_path / "logs") as nursery:
         report = failover.play(plan, nursery, tmp_path / "play")
 

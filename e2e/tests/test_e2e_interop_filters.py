@@ -18,8 +18,6 @@ SEED = 20_92
 @pytest.mark.needs_java
 def test_both_evaluators_say_the_same_of_a_hundred_thousand_pairs(tmp_path: Path) -> None:
     """RocketMQ 5.3.3's classes and ours: true, false, unknown, cannot be judged, or no filter at all."""
-    java.build()
-
     found = filter_judge.compare(PAIRS, SEED, tmp_path)
 
     assert found.pairs >= PAIRS
@@ -30,7 +28,6 @@ def test_both_evaluators_say_the_same_of_a_hundred_thousand_pairs(tmp_path: Path
 @pytest.mark.needs_java
 def test_frozen_verdicts_are_those_of_the_evaluator(tmp_path: Path) -> None:
     """What tests without Java believe was said by Apache's evaluator, and still is."""
-    java.build()
     golden = filter_judge.read_golden()
 
     assert filter_judge.their_verdicts([case for case, _ in golden], tmp_path) == [verdicts for _, verdicts in golden]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from gantry_interop import java, peers
+from gantry_interop import peers
 from gantry_interop.migration import MigrationPlay, process_of
 from gantry_interop.migration_report import MigrationReport, Plan, large
 from gantry_interop.processes import Nursery, wait_until
@@ -34,7 +34,6 @@ DELAY_LEVEL = 18
 
 
 def play(plan: Plan, tmp_path: Path) -> MigrationReport:
-    java.build()
     with Nursery(tmp_path / "logs") as nursery:
         report = MigrationPlay(plan, nursery, tmp_path / "play").run()
     print(report.said, *report.lines(), sep="\n")
@@ -63,7 +62,6 @@ def test_three_gibibytes_from_before_come_along_under_load(tmp_path: Path) -> No
 @contextmanager
 def apache(nursery: Nursery, play: MigrationPlay) -> Iterator[peers.Peer]:
     """Apache's broker alone, and our broker's end with it."""
-    java.build()
     peer = peers.start("apache", nursery, play.theirs)
     try:
         yield peer

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gantry_interop import java, peers
+from gantry_interop import peers
 from gantry_interop.processes import Nursery
 
 from gantry_client import Admin, Message, Producer, PullConsumer
@@ -69,7 +69,6 @@ def check(theirs: peers.Peer, ours: peers.Peer, folder: Path, *more: str) -> tup
 def test_apaches_cluster_and_ours_are_compared_topic_by_topic(tmp_path: Path) -> None:
     """0 where both have the same messages and offsets; 1 with the place of another message, of one that lacks, and of
     a group that is behind. Apache's broker is only read."""
-    java.build()
     with Nursery(tmp_path / "logs") as nursery:
         theirs = peers.start("apache", nursery, peers.Layout(tmp_path / "apache"))
         ours = peers.start("gantry", nursery, peers.Layout(tmp_path / "ours", settings={"brokerName": "broker-z"}))

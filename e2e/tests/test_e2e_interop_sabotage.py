@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from gantry_interop import drivers, java, peers
+from gantry_interop import drivers, peers
 from gantry_interop.frames import WireFrame
 from gantry_interop.processes import Nursery
 from gantry_interop.proxy import Link, Proxy
@@ -93,7 +93,6 @@ def liar() -> Liar:
 @pytest.fixture(scope="module")
 def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[peers.Peer, Nursery, Path]]:
     directory = tmp_path_factory.mktemp("sabotage")
-    java.build()
     layout = peers.Layout(directory / "peer", advertised_host=LIAR)
     with Nursery(directory / "logs") as nursery, Proxy(lambda *seen: None, liar.rewrite) as proxy:
         peer = peers.start("gantry", nursery, layout)

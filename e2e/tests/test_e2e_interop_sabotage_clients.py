@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gantry_interop import drivers, java, peers
+from gantry_interop import drivers, peers
 from gantry_interop.frames import WireFrame
 from gantry_interop.processes import Nursery
 from gantry_interop.proxy import Link, Proxy
@@ -135,7 +135,6 @@ def liar() -> Liar:
 @pytest.fixture(scope="module")
 def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[peers.Peer, Nursery, Path]]:
     directory = tmp_path_factory.mktemp("sabotage")
-    java.build()
     layout = peers.Layout(directory / "peer", advertised_host=LIAR)
     with Nursery(directory / "logs") as nursery, Proxy(lambda *seen: None, liar.rewrite) as proxy:
         peer = peers.start("gantry", nursery, layout)
@@ -174,7 +173,6 @@ def test_a_lie_about_clients_is_seen(
 
 def test_a_lie_about_hosts_is_seen(liar: Liar, tmp_path: Path) -> None:
     """The name server's answers lead through the proxy, since there is one loopback address only."""
-    java.build()
     layout = peers.Layout(tmp_path / "peer", "::1", "::1")
     names, broker = free_ports(2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gantry_interop import drivers, java, peers, tls
+from gantry_interop import drivers, peers, tls
 from gantry_interop.processes import Nursery
 
 COUNT = 300
@@ -39,7 +39,6 @@ def test_java_clients_speak_tls(client: str, tmp_path: Path, monkeypatch: pytest
     Whether they see the servers' certificates change in these few seconds is for the long run to say.
     """
     monkeypatch.setattr(tls, "REPLACE_SECONDS", 1.0)
-    java.build()
     order = drivers.Order("", COUNT, 0, 7, peers.SHORT_DELAY_LEVELS, "tls-slice", scenario_seconds_max=240.0)
 
     with Nursery(tmp_path / "logs") as nursery:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gantry_interop import java, peers
+from gantry_interop import peers
 from gantry_interop.processes import Nursery
 
 from gantry_client import (
@@ -83,7 +83,6 @@ async def finish(address: str) -> tuple[list[bytes], set[bytes]]:
 )
 def test_open_transactions_go_along_with_the_store(first: str, second: str, end: str, tmp_path: Path) -> None:
     """What has ended is not repeated, what is open is asked about, and what is rolled back is never delivered."""
-    java.build()
     layout = peers.Layout(tmp_path / "peer", settings=SMALL)
     with Nursery(tmp_path / "logs") as nursery:
         writer = peers.start(first, nursery, replace(layout, settings=SMALL | LATER))
