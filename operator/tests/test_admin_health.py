@@ -67,6 +67,7 @@ def test_motion_is_told_from_the_page_alone(look: Look, now: int, state: Motion)
             "promised epoch 8",
         ),
         (HaStatus(role=HaRole.MASTER, epoch=7, may_acknowledge=False, trouble="no key"), None, False, "no key"),
+        (HaStatus(role=HaRole.MASTER, epoch=7, may_acknowledge=False), None, False, "may not acknowledge"),
         (HaStatus(role=HaRole.MASTER, epoch=7, may_acknowledge=True, is_draining=True), None, False, "drains"),
         (HaStatus(role=HaRole.SLAVE, epoch=7, trouble="the master is not followed"), 0, False, "not followed"),
         (SLAVE, SETTINGS.lag_bytes_max + 1, False, "behind its master"),
