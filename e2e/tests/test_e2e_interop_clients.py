@@ -15,7 +15,7 @@ from gantry_interop.processes import Nursery
 pytestmark = pytest.mark.needs_java
 
 COUNT = 500
-SCENARIOS = ("sync", "ordered", "litepull")
+KINDS = [("sync", "ordered"), pytest.param(("litepull",), marks=pytest.mark.verify)]
 SCENARIO_SECONDS_MAX = 180.0
 
 
@@ -36,7 +36,10 @@ def peer(directory: Path, nursery: Nursery) -> peers.Peer:
 
 
 @pytest.mark.parametrize("client", java.CLIENT_MODULES)
-def test_a_java_client_gets_back_what_it_sent(client: str, peer: peers.Peer, nursery: Nursery, directory: Path) -> None:
+@pytest.mark.parametrize("scenarios", KINDS, ids="-".join)
+def test_a_java_client_gets_back_what_it_sent(
+    client: str, scenarios: tuple[str, ...], peer: peers.Peer, nursery: Nursery, directory: Path
+) -> None:
     """Nothing an unmodified client sends is lost, altered or out of order within its queue."""
     order = drivers.Order(
         name_server=peer.address,
@@ -44,13 +47,13 @@ def test_a_java_client_gets_back_what_it_sent(client: str, peer: peers.Peer, nur
         retry_count=0,
         seed=7,
         levels=peers.SHORT_DELAY_LEVELS,
-        run="slice",
+        run="-".join(scenarios),
         scenario_seconds_max=SCENARIO_SECONDS_MAX,
     )
 
-    verdicts = drivers.play(nursery, client, SCENARIOS, order, directory / f"home-{client}")
+    verdicts = drivers.play(nursery, client, scenarios, order, directory / f"home-{client}")
 
-    assert [verdict.scenario for verdict in verdicts] == list(SCENARIOS)
+    assert [verdict.scenario for verdict in verdicts] == list(scenarios)
     for verdict in verdicts:
         assert verdict.broken == []
         assert verdict.kept
