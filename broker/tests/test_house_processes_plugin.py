@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -49,3 +51,29 @@ def test_an_order_that_is_no_seed_is_refused(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess(*PLUGINS, "--order", "rnadom")
     result.stderr.fnmatch_lines(["*--order is `random` or a whole number, not rnadom"])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+INTERRUPTED = """
+import signal, subprocess, sys
+
+def test_it():
+    with subprocess.Popen([sys.executable, "-c", "print(1, flush=True); import time; time.sleep(1)"],
+                          stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) != 0
+        child.stdout.close()
+"""
+
+
+@pytest.mark.parametrize("plugins", [PLUGINS, []], ids=["with the plugin", "without"])
+def test_what_tests_start_in_the_background_can_be_interrupted(pytester: pytest.Pytester, plugins: list[str]) -> None:
+    """A shell's job in the background inherits that SIGINT is ignored."""
+    pytester.makepyfile(test_interrupted=INTERRUPTED)
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        result = pytester.runpytest_subprocess(*plugins, "test_interrupted.py")
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+    result.assert_outcomes(passed=1 if plugins else 0, failed=0 if plugins else 1)

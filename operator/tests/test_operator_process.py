@@ -291,7 +291,7 @@ def test_kopf_only_watches_and_so_adds_no_finalizer() -> None:
 # -- sidecars over HTTP ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
     store = tmp_path_factory.mktemp("store")
     with broker_beside(store) as broker:
@@ -306,23 +306,21 @@ def peer_of(sidecar: SidecarChild, token: str = TOKEN) -> Peer:
     return Peer(host, int(port), token)
 
 
-async def test_a_real_sidecar_says_what_a_decision_needs(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """Its answer is a report, whole and of this moment."""
+async def test_a_real_sidecar_says_what_a_decision_needs_obeys_and_refuses(
+    pair: tuple[BrokerChild, SidecarChild],
+) -> None:
+    """Its answer is a report, whole and of this moment; each order in its words.
+
+    A promotion for a longer log is refused, and a wrong token denied.
+    """
     broker, sidecar = pair
-    async with patient_sidecars() as sidecars:
-        said = await sidecars.status(peer_of(sidecar))
-    report = report_of(said, asked_ms=1, answered_ms=2)
-
-    assert (report.role, report.wrote) == ("MASTER", await asyncio.to_thread(lambda: broker.end))
-    assert report.identity and report.is_whole is True and report.ha_address
-
-
-async def test_a_real_sidecar_obeys_and_refuses(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """Each order in the sidecar's words; a promotion for a longer log is refused; a wrong token is denied."""
-    _, sidecar = pair
     peer = peer_of(sidecar)
     async with patient_sidecars() as sidecars:
         said = await sidecars.status(peer)
+        report = report_of(said, asked_ms=1, answered_ms=2)
+        assert (report.role, report.wrote) == ("MASTER", await asyncio.to_thread(lambda: broker.end))
+        assert report.identity and report.is_whole is True and report.ha_address
+
         epoch, end = int(said["epoch"]), int(said["wrote"])
         await sidecars.order(peer, act.Drain(shard=0, member=1, timeout_ms=5_000))
         assert (await sidecars.status(peer))["is_draining"] is True

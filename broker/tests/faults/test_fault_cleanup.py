@@ -14,9 +14,8 @@ pytestmark = [pytest.mark.needs_root, pytest.mark.needs_loop]
 
 LOOPS = Path("/sys/block")
 WAITING = """
-import signal, sys, time
+import sys, time
 from pathlib import Path
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
 sys.path[:0] = sys.argv[2:]
 from faults.loop_disk import loop_disk
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import gc
 import random
+import signal
 from collections import Counter
 from collections.abc import Generator
 from typing import Final
@@ -102,7 +103,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the seed once, for all processes."""
+    """Draw the seed once, for all processes. Let Ctrl-C reach what tests start.
+
+    A shell ignores SIGINT for its jobs in the background, and every process that they start would inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     order = str(config.getoption("--order"))
     if order == "random":
         order = str(random.randrange(1 << 32))
