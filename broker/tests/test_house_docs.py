@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -76,6 +77,35 @@ def test_the_reference_is_not_stale(page: str) -> None:
 
     stale = difflib.unified_diff((ROOT / "docs" / page).read_text().splitlines(), wanted.splitlines(), n=0)
     assert list(stale) == [], "run: make format"
+
+
+def misnumbered_decisions(folder: Path) -> list[str]:
+    """Decisions that share a number, or whose heading has another one than the file's name."""
+    pages = sorted(folder.glob("*.md"))
+    numbers = Counter(page.name[:4] for page in pages)
+    return [
+        page.name
+        for page in pages
+        if numbers[page.name[:4]] > 1 or not page.read_text().startswith(f"# {int(page.name[:4])}. ")
+    ]
+
+
+def test_every_decision_has_a_number_of_its_own() -> None:
+    """Others refer to it."""
+    assert misnumbered_decisions(ROOT / "broker/docs/decisions") == []
+
+
+def test_a_number_given_twice_is_caught(tmp_path: Path) -> None:
+    """And one that the page does not bear."""
+    for name, heading in (
+        ("0001-a.md", "# 1. A"),
+        ("0001-b.md", "# 1. B"),
+        ("0002-c.md", "# 3. C"),
+        ("0004-d.md", "# 4. D"),
+    ):
+        (tmp_path / name).write_text(heading)
+
+    assert misnumbered_decisions(tmp_path) == ["0001-a.md", "0001-b.md", "0002-c.md"]
 
 
 def test_every_setting_is_in_the_docs() -> None:
