@@ -209,7 +209,7 @@ class Drama:
         old, slave = self._supervisor.master, self._a_slave()
         self._group.network.part(old.number, slave.number)
         slave.is_cut_off = True
-        await self.some_if_it_may()
+        await self.some_if_it_may(behind=self._load.under_way_max)
         await old.kill()
         self._group.network.heal()
         slave.is_cut_off = False
@@ -230,10 +230,13 @@ class Drama:
     async def switch(self) -> None:
         await self.fail_over()
 
-    async def some_if_it_may(self) -> None:
-        """Some messages are acknowledged, unless those are away whom the master needs for it."""
+    async def some_if_it_may(self, *, behind: int = 0) -> None:
+        """Some messages are acknowledged, unless those are away whom the master needs for it.
+
+        With `behind` some more than so many: of the first ones everybody may have a copy.
+        """
         others = self._group.others(self._supervisor.master)
         if self._supervisor.may_acknowledge([other for other in others if other.is_up]):
-            await self.some()
+            await self._load.wait_acknowledged(behind + ACKNOWLEDGED_BETWEEN, PATIENCE_S)
         else:
             await asyncio.sleep(self._chance.uniform(0, CHANCE_S))

@@ -31,7 +31,9 @@ def elect_the_shortest(
     result = elect(electable, acks_needed, epoch, promised, is_leased=is_leased)
     if result.winner is None:
         return result
-    return result._replace(winner=min(promised, key=lambda one: (one.epoch, one.end)))
+    shortest = min(promised, key=lambda one: (one.epoch, one.end))
+    print(f"{shortest.identity} of {promised}")
+    return result._replace(winner=shortest)
 
 
 async def test_an_election_of_the_wrong_one_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Final, final
 from gantry_histories.consumer import Consumer
 from gantry_histories.door import Door
 from gantry_histories.events import Journal, Queue
-from gantry_histories.producer import BODY_BYTES, Producer
+from gantry_histories.producer import BATCH_MAX, BODY_BYTES, WINDOW, Producer
 from gantry_histories.routes import Routes
 
 POLL_S: Final = 0.02
@@ -69,6 +69,11 @@ class Load:
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
+
+    @property
+    def under_way_max(self) -> int:
+        """Of how many messages an answer may be on its way at any time."""
+        return len(self.producers) * WINDOW * BATCH_MAX
 
     @property
     def acknowledged(self) -> int:
