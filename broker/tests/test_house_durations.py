@@ -94,6 +94,25 @@ def test_a_test_that_takes_too_long_fails(pytester: pytest.Pytester, monkeypatch
     )
 
 
+def test_a_test_that_takes_too_long_beside_others_is_listed_to_be_measured_alone(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not fail there; run from the list, it does. A run without such a test leaves no list."""
+    monkeypatch.setenv("GANTRY_SECONDS_MAX", "0.1")
+    pytester.makepyfile(test_it=TWO_TESTS.format(mark=""))
+    shared = ["-p", "xdist.plugin", *PLUGINS, "-n", "2"]
+    listed = pytester.path / ".gantry/too-long.txt"
+
+    pytester.runpytest_subprocess(*shared).assert_outcomes(passed=3)
+    assert listed.read_text() == "test_it.py::test_long\n"
+    long = pytester.path / "long.txt"
+    listed.rename(long)
+    pytester.makepyfile(test_it=TWO_TESTS.format(mark="").replace("time.sleep(0.2)", "time.sleep(3)"))
+    pytester.runpytest_subprocess(*PLUGINS, f"@{long}").assert_outcomes(failed=1)
+    pytester.runpytest_subprocess(*shared, "-k", "short").assert_outcomes(passed=1)
+    assert not listed.exists()
+
+
 @pytest.mark.parametrize(
     ("mark", "wanted", "factor", "seconds_max"),
     [

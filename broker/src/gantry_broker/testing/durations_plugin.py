@@ -2,14 +2,16 @@
 
     each run                 .gantry/durations.json     seconds by test, set-up and clean-up included
     GANTRY_DURATIONS=1       a table at the end: the slowest tests, and the time of each area
-    GANTRY_SECONDS_MAX=5     a test fails that takes longer, but for those of `--verify` and `--slow`
+    GANTRY_SECONDS_MAX=5     a test fails that takes longer, but for those of `--verify` and `--slow`; where several
+                             processes share the tests it is written to .gantry/too-long.txt, to be measured alone
     --verify                 a table at the end: the time of each part
 
 An area is what the file's name begins with, as in `broker/tests/test_store_*.py`, or the folder. The seconds are those
 of the processes that ran the tests, so with three processes they add up to three times what a clock on the wall shows.
 
 A limit for a test is no measurement of the product. It keeps `make test` short, so it counts neither what tests share
-(set-up and clean-up) nor what others on the machine take: it grows with ``slowness``.
+(set-up and clean-up) nor what others on the machine take: it grows with ``slowness``. That does not say what three
+Java machines take from each other when they start at once, so nobody fails for it beside other tests.
 """
 
 from __future__ import annotations
@@ -30,6 +32,12 @@ VARIABLE: Final = "GANTRY_DURATIONS"
 MAX_VARIABLE: Final = "GANTRY_SECONDS_MAX"
 SECONDS_MAX: Final = pytest.StashKey[float]()
 FILE: Final = ".gantry/durations.json"
+LONG_FILE: Final = ".gantry/too-long.txt"
+"""A line for each test that took too long beside others, as `pytest @FILE` reads it."""
+
+TOO_LONG: Final = "too-long"
+"""The property of such a report."""
+
 SLOWEST: Final = 20
 
 
@@ -49,6 +57,8 @@ class Durations:
         self.parts: Final[dict[str, str]] = {}
         """The part of each test, where a run has parts."""
 
+        self.too_long: Final[list[str]] = []
+
         self._root: Final = root
         self._is_shown: Final = is_shown
 
@@ -56,10 +66,15 @@ class Durations:
         """Set-up, the test, and its clean-up."""
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
         self.parts.update((report.nodeid, str(part)) for name, part in report.user_properties if name == PART)
+        if report.when == "call" and any(name == TOO_LONG for name, _ in report.user_properties):
+            self.too_long.append(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         """Keep them where a clone keeps what it makes."""
         path = self._root / FILE
+        (self._root / LONG_FILE).unlink(missing_ok=True)
+        if self.too_long and path.parent.is_dir():
+            (self._root / LONG_FILE).write_text("".join(f"{name}\n" for name in sorted(self.too_long)))
         if self.seconds and path.parent.is_dir():
             rounded = {name: round(seconds, 3) for name, seconds in _longest(self.seconds)}
             path.write_text(json.dumps(rounded, indent=0))
@@ -104,12 +119,14 @@ def is_bounded(item: pytest.Item) -> bool:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail a test that takes too long for `make test`."""
+    """Fail a test that takes too long for `make test`, or mark it where others run beside it."""
     report = yield
     seconds_max = item.config.stash[SECONDS_MAX]
     if report.when == "call" and report.passed and report.duration > seconds_max and is_bounded(item):
         allowed = patience(seconds_max)
-        if report.duration > allowed:
+        if hasattr(item.config, "workerinput"):
+            report.user_properties.append((TOO_LONG, True))
+        elif report.duration > allowed:
             report.outcome = "failed"
             report.longrepr = (
                 f"took {report.duration:.1f} s, and {allowed:.1f} s are allowed here now ({seconds_max:g} s on an idle "
