@@ -207,6 +207,23 @@ async def test_damage_is_not_taken_for_another_history_when_a_slave_comes_again(
             assert read_bodies(world) == both.master.sent_bodies("orders")
 
 
+@pytest.mark.parametrize("is_found", [False, True], ids=["not found yet", "found by a reader"])
+async def test_neighbours_that_are_damaged_are_not_taken_for_another_history(is_found: bool) -> None:
+    """Whether a reader has found each of them before or not, the slave that has them is taken, and gives them."""
+    async with pair() as both:
+        for stream in tuple(both.server.streams):
+            stream.end("the test says so")
+        for number in (DAMAGED, DAMAGED + 1, DAMAGED + 2):
+            damage(both, "master", number=number)
+            if is_found:
+                both.master.store.guard.report(*place(both.master, number)[:2])
+
+        await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
+        both.healers["master"].look(1e6)
+        await wait_until(lambda: not both.master.store.guard.damaged)
+        assert read_bodies(both.master) == both.master.sent_bodies("orders")
+
+
 async def test_a_slave_with_long_damage_is_no_other_history_and_is_healed() -> None:
     """As where a whole file of its log was emptied: what lies behind it is the same."""
     async with pair() as both:
@@ -292,6 +309,47 @@ async def test_a_new_replica_is_asked_for_what_was_lost() -> None:
     assert read_bodies(world) == world.sent_bodies("orders")
 
 
+async def test_what_every_replica_lacks_is_counted_as_lost_once() -> None:
+    """It is asked for again and again, and each answer is the same: the counter shows messages, and not attempts."""
+    world = make_world(0)
+    world.send("orders", COUNT)
+    start = place(world, DAMAGED)[0]
+    source = GivenSource(b"", start)
+    healer = Healer(world.store, lambda: [source], nullcontext)
+    log_byte(world, start + 90, b"\xee")
+    read_bodies(world)
+    for now in (0.0, 100.0, 200.0):
+        healer.look(now)
+        await wait_until(lambda: world.store.guard.damaged[0].state is DamageState.LOST)
+    assert source.fetched >= 3 and world.store.guard.counters.lost == 1
+    await healer.close()
+
+
+@pytest.mark.parametrize("count_expected", [1, 2], ids=["all replicas asked", "one is not connected"])
+async def test_a_message_is_lost_only_when_every_expected_replica_lacks_it(count_expected: int) -> None:
+    """One of two slaves lacks it: the other one may have it, so readers wait, and it is healed when that one comes."""
+    world = make_world(0)
+    world.send("orders", COUNT)
+    start = place(world, DAMAGED)[0]
+    sources = [GivenSource(b"", start)]
+    healer = Healer(world.store, lambda: sources, nullcontext, count_expected=lambda: count_expected)
+    log_byte(world, start + 90, b"\xee")
+    guard = world.store.guard
+
+    assert world.store.read("orders", 0, DAMAGED, count_max=1, bytes_max=1 << 20, accept=None).is_waiting
+    await wait_until(lambda: sources[0].fetched == 1)
+    await asyncio.sleep(0)
+    if count_expected == 1:
+        await wait_until(lambda: guard.counters.lost == 1)
+    else:
+        assert guard.may_be_healed(start) and guard.is_awaited and not guard.counters.lost
+        sources.append(GivenSource(world.records[start], start))
+        healer.look(1.0)
+        await wait_until(lambda: guard.counters.healed == 1)
+        assert read_bodies(world) == world.sent_bodies("orders")
+    await healer.close()
+
+
 @pytest.mark.parametrize("start", ["clean", "queues rebuilt"])
 async def test_a_message_that_a_start_could_not_dispatch_is_delivered_when_it_is_healed(start: str) -> None:
     """A start that builds queues steps over damage; healed, the message is in its queue, where it belongs."""
@@ -343,11 +401,13 @@ class GivenSource:
     def __init__(self, record: bytes, start: int) -> None:
         self.record = record
         self.start = start
+        self.fetched = 0
 
     def has_range(self, end: int) -> bool:
         return True
 
     async def fetch(self, start: int, end: int) -> bytes:
+        self.fetched += 1
         return self.record
 
 

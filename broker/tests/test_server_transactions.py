@@ -424,7 +424,9 @@ async def test_a_half_message_whose_file_is_gone_is_passed_over(
         await wait_until(lambda: broker.transactions.open_count == 2)
         first, read = int(gone["msgId"][16:], 16), broker.transactions.journal.half_at
         monkeypatch.setattr(
-            broker.transactions.journal.__class__, "half_at", lambda _, place: None if place == first else read(place)
+            broker.transactions.journal.__class__,
+            "half_at",
+            lambda _, place, *, is_known=False: None if place == first else read(place, is_known=is_known),
         )
         assert (await end(peer, gone, COMMIT)).code == ResponseCode.SYSTEM_ERROR
         await peer.heartbeat("p")
@@ -445,9 +447,9 @@ class Reads:
             self.records += len(decode_records(result.body))
             return result
 
-        def counted_message_at(physical_offset: int) -> bytes | None:
+        def counted_message_at(physical_offset: int, *, is_known: bool = False) -> bytes | None:
             self.records += 1
-            return message_at(physical_offset)
+            return message_at(physical_offset, is_known=is_known)
 
         patch.setattr(broker.store, "read", counted_read)
         patch.setattr(broker.store, "message_at", counted_message_at)

@@ -7,6 +7,9 @@ A master asks slaves that have acknowledged the range, and a slave asks the mast
 there: the handshake has compared them, and a stream ends where they part. Only peers are asked that have said in the
 handshake that they answer; RocketMQ's brokers never do, and nothing of theirs is believed here.
 
+Where a replica is expected and not connected, or does not answer, the range waits here for it: right after a start of
+the master, and while a slave is restarted. It is lost only when as many replicas as are expected have said so.
+
 What is written has passed the checks that a read makes, so a second damaged replica cannot make things worse. It is
 written through a descriptor of its own, while nothing is deleted and no log is cut (``quiet``).
 """
@@ -18,6 +21,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from enum import Enum
 from typing import Final, Protocol, final
 
 from gantry_broker.errors import StoreError
@@ -31,7 +35,17 @@ ANSWER_S: Final = 3.0
 """For one range. Shorter than readers wait for a message to be healed, so that a second replica may be asked."""
 
 RETRY_S: Final = 60.0
-"""How often replicas are asked again for what they did not give. A replica that is new is asked at once."""
+"""How often replicas are asked again for what they did not give. A replica that is new is asked at once, and while
+readers wait all are asked every ``ANSWER_S``."""
+
+
+class Healing(Enum):
+    """What became of an attempt to heal a range."""
+
+    HEALED = "healed"
+    LACKING = "every replica lacks it, or has it damaged, too"
+    NOT_GIVEN = "not every replica has answered"
+    NOT_WRITTEN = "it could not be written"
 
 
 class RangeSource(Protocol):
@@ -89,37 +103,58 @@ class Healer:
         store: MessageStore,
         sources: Callable[[], Iterable[RangeSource]],
         quiet: Callable[[], AbstractAsyncContextManager[object]],
+        *,
+        count_expected: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``quiet`` is held while a range is written: nothing may be deleted or cut meanwhile."""
+        """``quiet`` is held while a range is written: nothing may be deleted or cut meanwhile.
+
+        ``count_expected`` says how many replicas this broker ought to have; ``sources`` are those that are connected.
+        """
         self._store: Final = store
         self._sources: Final = sources
         self._quiet: Final = quiet
+        self._count_expected: Final = count_expected
         self._wanted: Final[deque[Damage]] = deque()
+        self._awaiting: Final[deque[Damage]] = deque()
+        """What a replica is asked for when it is connected, or later again."""
+
         self._task: asyncio.Task[None] | None = None
         self._asked: frozenset[int] = frozenset()
         self._asked_at = 0.0
         store.guard.ask_replica = self.ask
 
     def __repr__(self) -> str:
-        return f"<Healer wanted={len(self._wanted)}>"
+        return f"<Healer wanted={len(self._wanted)} awaiting={len(self._awaiting)}>"
 
     def ask(self, damage: Damage) -> bool:
-        """Have the range fetched, if a replica is there that can be asked."""
-        if not any(source.has_range(damage.end) for source in self._sources()):
-            return False
-        self._wanted.append(damage)
-        if self._task is None or self._task.done():
-            self._task = asyncio.ensure_future(self._run())
-        return True
+        """Have the range fetched, now or when a replica is connected. False if no replica is expected."""
+        if any(source.has_range(damage.end) for source in self._sources()):
+            self._wanted.append(damage)
+            if self._task is None or self._task.done():
+                self._task = asyncio.ensure_future(self._run())
+            return True
+        if self._count_expected():
+            self._awaiting.append(damage)
+            return True
+        return False
 
     def look(self, now: float) -> None:
         """About once a second: ask again for what is damaged still, where a replica is new, or after a while."""
+        guard = self._store.guard
+        guard.end_overdue_waits()
         asked = frozenset(id(source) for source in self._sources() if source.has_range(0))
-        if not asked - self._asked and now - self._asked_at < RETRY_S:
+        retry_s = ANSWER_S if self._awaiting and guard.is_awaited else RETRY_S
+        if not asked - self._asked and now - self._asked_at < retry_s:
             return
         self._asked, self._asked_at = asked, now
-        for damage in self._store.guard.damaged:
-            self._store.guard.ask(damage)
+        damaged = guard.damaged
+        starts = {damage.start for damage in damaged}
+        for _ in range(len(self._awaiting)):
+            damage = self._awaiting.popleft()
+            if damage.start in starts and not self.ask(damage):
+                guard.not_healed(damage, "no replica is expected any more", is_lost=False)
+        for damage in damaged:
+            guard.ask(damage)
 
     async def close(self) -> None:
         """Heal nothing any more."""
@@ -131,39 +166,41 @@ class Healer:
         guard = self._store.guard
         while self._wanted:
             damage = self._wanted.popleft()
+            reason = ""
             try:
-                fault, is_lost = await self._heal(damage)
+                healing = await self._heal(damage)
             except (OSError, StoreError) as error:
-                fault, is_lost = f"it could not be written: {error}", False
+                healing, reason = Healing.NOT_WRITTEN, f"{Healing.NOT_WRITTEN.value}: {error}"
             except Exception:  # a fault of ours must not leave readers waiting, nor end the healing of others
                 log.exception("unexpected error while healing a damaged message", extra={"offset": damage.start})
-                fault, is_lost = "unexpected error", False
-            if fault:
-                guard.not_healed(damage, fault, is_lost=is_lost)
-            else:
+                healing, reason = Healing.NOT_WRITTEN, "unexpected error"
+            if healing is Healing.HEALED:
                 guard.healed(damage)
+            elif healing is Healing.NOT_GIVEN and self._count_expected():
+                self._awaiting.append(damage)
+            else:
+                guard.not_healed(damage, reason or healing.value, is_lost=healing is Healing.LACKING)
 
-    async def _heal(self, damage: Damage) -> tuple[str, bool]:
-        """Why the range is not healed, empty if it is, and whether no replica has it."""
+    async def _heal(self, damage: Damage) -> Healing:
         guard, place = self._store.guard, damage.start
         while place < damage.end:
-            data, is_lost = await self._fetch(place, damage.end)
+            data, healing = await self._fetch(place, damage.end)
             if not data:
-                return ("every replica lacks it, or has it damaged, too" if is_lost else "no replica answered"), is_lost
+                return healing
             async with self._quiet():
                 await asyncio.to_thread(self._store.rewriting(place, data))
             if not guard.is_good_now(place, place + len(data)):
-                return "what was written is damaged again when it is read", False
+                raise OSError("what was written is damaged again when it is read")
             place += len(data)
-        return "", False
+        return Healing.HEALED
 
-    async def _fetch(self, start: int, end: int) -> tuple[bytes, bool]:
-        """Verified records from ``start`` on; nothing, and whether that is because all who could be asked have none."""
-        has_asked = has_failed = False
+    async def _fetch(self, start: int, end: int) -> tuple[bytes, Healing]:
+        """Verified records from ``start`` on; or none, and whether every expected replica lacks them."""
+        lacking = 0
+        has_failed = False
         for source in tuple(self._sources()):
             if not source.has_range(end):
                 continue
-            has_asked = True
             try:
                 data = await source.fetch(start, end)
             except OSError as error:
@@ -171,5 +208,7 @@ class Healer:
                 has_failed = True
                 continue
             if data and self._store.guard.is_whole(data, start):
-                return data, False
-        return b"", has_asked and not has_failed
+                return data, Healing.HEALED
+            lacking += 1
+        is_known = lacking > 0 and not has_failed and lacking >= self._count_expected()
+        return b"", Healing.LACKING if is_known else Healing.NOT_GIVEN

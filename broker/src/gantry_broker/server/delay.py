@@ -26,6 +26,8 @@ from gantry_broker.server.delay_progress import DelayProgress
 from gantry_broker.server.delay_sightings import Sightings
 from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from gantry_wire import names
+from gantry_wire import properties as keys
+from gantry_wire.message import StoredMessage, decode_record
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,11 @@ PAUSE_S: Final = 0.01
 SLICE_MESSAGES_MAX: Final = 128
 SLICE_BYTES_MAX: Final = 1024 * 1024
 FULL_RETRY_S: Final = 1.0
+PASSED_OVER_MAX: Final = 10_000
+"""Damaged messages that are remembered: as many as damaged ranges are."""
+
+COPIES_MAX: Final = 64
+"""Messages with one unique key that are looked at: each retry of a message has the same."""
 
 
 @final
@@ -55,6 +62,13 @@ class DelayService:
         self._retry_at: dict[int, float] = {}
         """Level -> loop time: the store has refused it."""
 
+        self._passed_over: set[tuple[int, int]] = set()
+        """(level, offset) of what was damaged when it was due, since the start."""
+
+        self._healed: set[int] = set()
+        """Places of delayed messages that were damaged, and are good again."""
+
+        core.store.on_healed_record.append(self._healed_record)
         self._next_ms = 0
         """When the first message of all levels is due, as far as the pass under way has seen."""
 
@@ -83,6 +97,8 @@ class DelayService:
                 continue
             now_ms = self._core.clock.wall_ms()
             self._next_ms = now_ms + int(TICK_S * 1000)
+            if self._healed:
+                self._deliver_healed()
             if await self._pass():
                 continue
             self.rounds += 1
@@ -126,9 +142,11 @@ class DelayService:
         result = store.read(
             names.SCHEDULE_TOPIC, level - 1, offset, count_max=count, bytes_max=SLICE_BYTES_MAX, accept=None
         )
-        if not result.body:  # what was here has expired, or is rotten, which the reader has said
+        if not result.body:  # what was here has expired, or is damaged, which the reader has reported
             if result.next_offset <= offset:
                 return False
+            if len(self._passed_over) < PASSED_OVER_MAX:
+                self._passed_over.update((level, passed) for passed in range(offset, result.next_offset))
             progress.advance(level, result.next_offset)
             return True
         due = due_drafts(result.body, delay_ms=delay_ms, now_ms=now_ms, waited=waited, find_queue=self._deliverable)
@@ -143,6 +161,48 @@ class DelayService:
             self._next_ms = min(self._next_ms, due.next_ms)
             return False
         return end > offset and (count >= SLICE_MESSAGES_MAX or end < offset + count)
+
+    def _healed_record(self, topic: str, physical_offset: int) -> None:
+        if topic == names.SCHEDULE_TOPIC and len(self._healed) < PASSED_OVER_MAX:
+            self._healed.add(physical_offset)
+
+    def _deliver_healed(self) -> None:
+        """Deliver what was damaged when it was due, and is good again."""
+        for physical_offset in sorted(self._healed):
+            try:
+                self._deliver_once(physical_offset)
+            except BrokerError as error:  # the index is not complete, or the store takes nothing: in a later round
+                log.info("a healed delayed message waits", extra={"offset": physical_offset, "reason": str(error)})
+                return
+            self._healed.discard(physical_offset)
+
+    def _deliver_once(self, physical_offset: int) -> None:
+        store = self._core.store
+        record = store.message_at(physical_offset, is_known=True)
+        message = None if record is None else decode_record(record)
+        if record is None or message is None or message.topic != names.SCHEDULE_TOPIC:
+            return
+        level, offset = message.queue_id + 1, message.queue_offset
+        if offset >= self.progress.offset(level) or not self._was_passed_over(level, message):
+            return
+        due = due_drafts(record, delay_ms=0, now_ms=message.store_timestamp_ms, find_queue=self._deliverable)
+        store.append(due.drafts)
+        self._core.stats.put(len(due.drafts), store)
+        self._passed_over.discard((level, offset))
+        log.warning("a delayed message was healed and is delivered late", extra={"level": level, "offset": offset})
+
+    def _was_passed_over(self, level: int, message: StoredMessage) -> bool:
+        """Whether a message of a level was damaged when it was due: nothing in its own topic comes of it.
+
+        A restart forgets what was passed over, so what has a unique key is looked for.
+        """
+        if (level, message.queue_offset) in self._passed_over:
+            return True
+        unique, topic = message.properties.get(keys.UNIQUE_KEY), message.properties.get(keys.REAL_TOPIC)
+        if not unique or not topic or not self._core.store.has_index:
+            return False
+        found, _, _ = self._core.store.query_keys(topic, unique, COPIES_MAX, 0, 1 << 62)
+        return not any(_is_copy(decode_record(record), message, topic) for record in found)
 
     def _deliverable(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, which consumers know of from now on if they did not."""
@@ -163,3 +223,9 @@ class DelayService:
                 break
             count += 1
         return count
+
+
+def _is_copy(message: StoredMessage, delayed: StoredMessage, topic: str) -> bool:
+    """Whether a message is what became of a delayed one. A retry of the same message has another count."""
+    own = message.topic, message.born_timestamp_ms, message.born_host, message.reconsume_times
+    return own == (topic, delayed.born_timestamp_ms, delayed.born_host, delayed.reconsume_times)

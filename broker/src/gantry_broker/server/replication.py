@@ -116,7 +116,10 @@ class Replication:
         self._is_show_scheduled = False
         self._is_table_scheduled = False
         self._certificates: Final = certificates
-        self.healer: Final = Healer(store, self._replicas, quiet)
+        self._has_had_replica = False
+        """Whether a slave that can heal damage was connected since the start."""
+
+        self.healer: Final = Healer(store, self._replicas, quiet, count_expected=self._count_replicas)
         store.on_wrote = self._wrote
         tables.on_urgent = self._tables_changed
         self._show_nothing_new()
@@ -191,6 +194,14 @@ class Replication:
         if isinstance(self.follower, Follower):
             return [self.follower]
         return list(self.server.streams) if self.is_leading and self.server is not None else []
+
+    def _count_replicas(self) -> int:
+        """How many replicas may be asked for a damaged range once they are connected."""
+        if self.follower is not None:
+            return int(isinstance(self.follower, Follower))  # a master, unless it is RocketMQ's
+        if self.facts is None:
+            return max(len(self._ha.electable), self._ha.acks_needed, int(self._settings.broker_id > 0))
+        return max(len(self.facts.electable), self._ha.acks_needed, int(self._has_had_replica))
 
     def damage_resolved(self) -> None:
         """A damaged range is healed, or given up: streams that waited before it go on."""
@@ -301,6 +312,8 @@ class Replication:
         self._move.set()
         if not self.is_leading or self.server is None:
             return
+        if not self._has_had_replica:
+            self._has_had_replica = any(stream.has_range(0) for stream in self.server.streams)
         for stream in self.server.streams:
             session = stream.session
             if isinstance(session, MasterSession) and session.is_streaming and session.hello and session.echo_ms >= 0:

@@ -10,8 +10,12 @@ body's CRC, its own offset and its lengths. Not once per start or per file: a fi
 Since another store's records have seals, too, each file must still begin as it did (``CommitLog.demand_own``).
 
 A damaged record is reported once, counted, and kept here until it is healed or its file expires. ``ask_replica`` may
-have it fetched from a replica; for a bounded time readers then wait before it instead of stepping over it, since a
-consumer that has stepped over an acknowledged message never sees it again.
+have it fetched from a replica, now or as soon as one is connected; for a bounded time readers then wait before it
+instead of stepping over it, since a consumer that has stepped over an acknowledged message never sees it again.
+
+    found ---- ask_replica ----> healing ----> healed, and forgotten
+      ^                           |   |
+      `---- could not be written -'   `------> lost: no replica has it ---- asked again ----> healing
 """
 
 from __future__ import annotations
@@ -67,8 +71,10 @@ class DamageState(Enum):
     """What is being done about a damaged range."""
 
     FOUND = "found"
+    """There is no replica to ask, or what it gave could not be written."""
+
     HEALING = "healing"
-    """A replica was asked for it."""
+    """A replica was asked for it, or will be when it is connected."""
 
     LOST = "lost"
     """No replica that could be asked has it."""
@@ -83,6 +89,12 @@ class Damage:
     state: DamageState = DamageState.FOUND
     wait_until_ms: int = -1
     """Until then, on the monotonic clock, readers wait before it."""
+
+    has_waited: bool = False
+    """Whether readers have waited as long as they do for one record, or no replica had it."""
+
+    was_lost: bool = False
+    """Whether it was counted as lost."""
 
 
 class DamageCounters(NamedTuple):
@@ -106,7 +118,7 @@ class LogGuard:
         """Tests switch it off to show what it guards against."""
 
         self.ask_replica: Callable[[Damage], bool] = lambda damage: False
-        """Have a replica give the range. False if there is none to ask."""
+        """Have a replica give the range, now or when one is connected. False if this broker has no replicas."""
 
         self.on_healed: Callable[[int, int], None] = lambda start, end: None
         """Called with a range of the log that is good again."""
@@ -384,7 +396,7 @@ class LogGuard:
         damage = self._damage.get(offset)
         now_ms = self._clock.monotonic_ms()
         if damage is not None:
-            return damage.state is DamageState.HEALING and now_ms < damage.wait_until_ms
+            return damage.state is not DamageState.LOST and now_ms < damage.wait_until_ms
         self._log.demand_own(offset)
         damage = Damage(offset, offset + size if size else self._damage_end(offset))
         size = damage.end - offset
@@ -398,12 +410,35 @@ class LogGuard:
         return False
 
     def ask(self, damage: Damage) -> bool:
-        """Have a replica give the range, if one can be asked; readers wait for it from now on."""
+        """Have a replica give the range, if there are replicas. Readers wait for it, once for each range."""
         if damage.state is DamageState.HEALING or not self.ask_replica(damage):
             return False
         damage.state = DamageState.HEALING
-        damage.wait_until_ms = self._clock.monotonic_ms() + self._heal_wait_ms
+        if not damage.has_waited:
+            damage.has_waited = True
+            damage.wait_until_ms = self._clock.monotonic_ms() + self._heal_wait_ms
         return True
+
+    def may_be_healed(self, offset: int) -> bool:
+        """Whether the record at ``offset`` is damaged, and a replica may still give it."""
+        damage = self._damage.get(offset)
+        return damage is not None and damage.state is DamageState.HEALING
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether readers wait before some damaged range."""
+        return any(damage.wait_until_ms >= 0 for damage in self._damage.values())
+
+    def end_overdue_waits(self) -> None:
+        """Resume readers that have waited before a damaged range for as long as they may."""
+        now_ms = self._clock.monotonic_ms()
+        overdue = [damage for damage in self._damage.values() if 0 <= damage.wait_until_ms <= now_ms]
+        for damage in overdue:
+            damage.wait_until_ms = -1
+            facts = {"offset": damage.start, "bytes": damage.end - damage.start}
+            log.warning("a damaged message is passed over: no replica gave it in time", extra=facts)
+        if overdue:
+            self.on_resolved()
 
     def healed(self, damage: Damage) -> None:
         """The range was written again, and verified."""
@@ -417,24 +452,31 @@ class LogGuard:
         self.on_resolved()
 
     def not_healed(self, damage: Damage, reason: str, *, is_lost: bool) -> None:
-        """The replica that was asked does not have it (``is_lost``), or did not answer: readers step over it."""
+        """No replica has it (``is_lost``), or it could not be written: readers step over it."""
         if damage.start not in self._damage:
             return
         facts = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
         damage.wait_until_ms = -1
-        if is_lost and damage.state is not DamageState.LOST:
+        if is_lost:
             damage.state = DamageState.LOST
-            self.counters = self.counters._replace(lost=self.counters.lost + 1)
-            log.error("a damaged message is lost: no replica has it; `gantry store verify` shows it", extra=facts)
-        elif not is_lost:
+            if not damage.was_lost:
+                damage.was_lost = True
+                self.counters = self.counters._replace(lost=self.counters.lost + 1)
+                log.error("a damaged message is lost: no replica has it; `gantry store verify` shows it", extra=facts)
+        else:
             damage.state = DamageState.FOUND
             log.warning("a damaged message was not healed yet", extra=facts)
         self.on_resolved()
 
     def end_of_damage(self, offset: int) -> int:
-        """Where the log is good again behind the damage at ``offset``."""
-        damage = self._damage.get(offset)
-        return self._damage_end(offset) if damage is None else damage.end
+        """Where the log is good again behind the damaged records that begin at ``offset``."""
+        end = offset
+        while (damage := self._damage.get(end)) is not None:
+            end = damage.end
+        extent = self._log.at(end)
+        if end > offset and (extent is None or self._begins(end, min(extent.end_offset, self._log.wrote))):
+            return end
+        return self._damage_end(end)
 
     def rewritten(self, offset: int, size: int) -> None:
         """A record that was damaged on the disk alone was written again from memory."""

@@ -46,7 +46,7 @@ from gantry_broker.store.standstill import accept_loss, change_epochs, cut_log, 
 from gantry_broker.store.tallies import Tally
 from gantry_broker.store.time_search import earliest_time, offset_by_time, store_time
 from gantry_broker.store.write_pool import PoolStatus
-from gantry_wire.message import RecordFault, check_record
+from gantry_wire.message import RECORD_BYTES_MIN, RecordFault, check_record
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +112,8 @@ class MessageStore:
         self.repair: Final = self._make_repair()
         """What rebuilds queues and index where they are found wrong; whoever serves gives it turns."""
         self.guard.on_healed = self._healed
+        self.on_healed_record: Final[list[Callable[[str, int], None]]] = []
+        """Called with topic and place of each record that was damaged, and is good again."""
 
     def __repr__(self) -> str:
         return f"<MessageStore {self.root} open={self._life.is_open} {self._log!r}>"
@@ -139,6 +141,8 @@ class MessageStore:
         position = 0
         for stop in self.guard.record_ends(view, start):
             facts = record_facts(view, position, stop - position, self.settings.delay_levels_ms)
+            for listener in self.on_healed_record:
+                listener(facts.topic, start + position)
             queue = self._queues.get(facts.topic, facts.queue_id)
             number = facts.queue_offset
             is_wanted = facts.is_queued and start + position >= self._points.deleted.get(facts.topic, -1)
@@ -599,15 +603,33 @@ class MessageStore:
         """Everything from ``offset`` to the log's end, if that was appended last, in one piece; empty otherwise."""
         return self._log.newest(offset)
 
-    def message_at(self, physical_offset: int) -> bytes | None:
-        """The whole record at ``physical_offset``, verified, or None."""
+    def message_at(self, physical_offset: int, *, is_known: bool = False) -> bytes | None:
+        """The whole record at ``physical_offset``, verified, or None.
+
+        A damaged one is reported, and so fetched from a replica. ``is_known`` says that a record begins there; without
+        it the place may be a client's word, and must look like the begin of a record that lies in no other one.
+        """
         extent = self._log.at(physical_offset)
         if extent is None or not self._log.min_physical <= physical_offset < self._log.wrote:
             return None
+        guard = self.guard
         self._log.demand_own(physical_offset)
-        position, is_sealed = physical_offset - extent.base_offset, self.identity.is_ours(physical_offset)
-        check = check_record(extent.view, position, physical_offset=physical_offset, is_sealed=is_sealed)
-        return bytes(extent.view[position : position + check.size]) if check.is_good else None
+        position, size = physical_offset - extent.base_offset, guard.size_at(physical_offset)
+        # A copy: what is verified must be what is given away.
+        data = bytes(extent.view[position : position + max(size, RECORD_BYTES_MIN)])
+        is_sealed = self.identity.is_ours(physical_offset)
+        check = check_record(data, 0, physical_offset=physical_offset, is_sealed=is_sealed)
+        if check.is_good:
+            return data
+        looks_like_one = check.fault in (RecordFault.CRC, RecordFault.SEAL)
+        if is_known or (looks_like_one and guard.record_around(physical_offset) == physical_offset):
+            guard.report(physical_offset)
+        return None
+
+    @property
+    def has_index(self) -> bool:
+        """Whether messages can be found by their keys."""
+        return self._index is not None
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """A queue offset by store time; see ``time_search``. 0 for a queue that does not exist."""

@@ -149,10 +149,11 @@ class StoreSettings:
     """
 
     heal_wait_ms: int = 10_000
-    """healWait: how long readers wait before a damaged message while a replica is asked for it. Then it is passed over.
+    """healWait: how long readers wait before a damaged message until a replica gives it. Then it is passed over.
 
-    A replica answers within milliseconds, or when its connection is back: long enough for one broken connection, and
-    short enough that a message that no replica has does not stop a queue for long. 0 never waits.
+    A replica that is connected answers within milliseconds; one that is restarted, or whose master is, comes back
+    within seconds. Long enough for that, and short enough that a message that no replica has does not stop a queue
+    for long. Readers wait once for each message. 0 never waits.
     """
 
     flush: FlushSettings = field(default_factory=FlushSettings)

@@ -23,6 +23,7 @@ from gantry_wire.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTIO
 
 LOOK_UP_MAX: Final = 64
 NOT_FOUND: Final = "Find prepared transaction message failed"
+DAMAGED: Final = "the half message is damaged and will be fetched from a replica; try again later"
 
 
 class Ended(NamedTuple):
@@ -56,7 +57,7 @@ class Endings:
             return refusal
         message = self._journal.message(half)
         if message is None:
-            return Ended(ResponseCode.SYSTEM_ERROR, NOT_FOUND)
+            return self._not_readable(half.physical)
         if outcome is Outcome.COMMITTED:
             return self._commit(half, message)
         self._journal.end(half, outcome, [])
@@ -94,12 +95,20 @@ class Endings:
 
     def _ended_before(self, asked: EndTransaction, outcome: Outcome) -> Ended:
         """It is not open any more, or never was. Ending it in the same way again is no failure, and stores nothing."""
-        found = self._outcome_of(asked.tran_state_table_offset)
-        if found is None or self._physical(asked.tran_state_table_offset) not in (asked.commit_log_offset, UNKNOWN):
+        found, physical = self._outcome_of(asked.tran_state_table_offset), self._physical(asked.tran_state_table_offset)
+        if found is None:
+            return self._not_readable(physical)
+        if physical not in (asked.commit_log_offset, UNKNOWN):
             return Ended(ResponseCode.SYSTEM_ERROR, NOT_FOUND)
         if found is outcome:
             return Ended(ResponseCode.SUCCESS)
         return Ended(ResponseCode.ILLEGAL_OPERATION, f"the transaction was ended before: {found.value}")
+
+    def _not_readable(self, physical_offset: int) -> Ended:
+        """The answer where there is no such half message, or where it is damaged and may still be healed."""
+        if self._journal.may_be_healed(physical_offset):
+            return Ended(ResponseCode.SERVICE_NOT_AVAILABLE, DAMAGED)
+        return Ended(ResponseCode.SYSTEM_ERROR, NOT_FOUND)
 
     def _physical(self, half_offset: int) -> int:
         """Where in the log a half message lies, which must not be said for another one; UNKNOWN if it has expired."""

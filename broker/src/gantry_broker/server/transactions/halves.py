@@ -11,6 +11,7 @@ off. A half message may end while its next place was not read yet: then that pla
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
@@ -138,6 +139,33 @@ class OpenHalves:
                 self._ended_unread.add(offset)
             half = self._open.get(offset)
             if half is not None and half.successor is None:  # otherwise it goes on, and its successor takes over
+                self._close(offset)
+
+    # -- what was passed over as damaged, and is healed ----------------------------------------------------------------
+
+    def is_known(self, half_offset: int) -> bool:
+        """Whether it is open, as it is or stored again, or was ended here."""
+        is_open = half_offset in self._by_origin or self.find(half_offset) is not None
+        return is_open or half_offset in self._ended or half_offset in self._outcomes
+
+    def reopen(self, half: Half) -> None:
+        """A half message before ``half_offset`` that could not be read, and that no op message is about."""
+        assert half.queue_offset < self.half_offset, (half, self.half_offset)
+        if half.origin >= 0 and half.origin != half.queue_offset:
+            half.aliases = {half.origin: UNKNOWN}
+        else:
+            half.origin = half.queue_offset
+        self._aliases.update(dict.fromkeys(half.aliases, half.queue_offset))
+        self._by_origin[half.origin] = half.queue_offset
+        bisect.insort(self._order, half.queue_offset)
+        self._open[half.queue_offset] = half
+        heapq.heappush(self._due, (half.first_check_ms, half.queue_offset))
+
+    def close_late(self, half_offsets: list[int]) -> None:
+        """An op message before ``op_offset`` that could not be read: these have ended."""
+        for offset in half_offsets:
+            half = self._open.get(offset)
+            if half is not None and half.successor is None:
                 self._close(offset)
 
     # -- what happens here ---------------------------------------------------------------------------------------------

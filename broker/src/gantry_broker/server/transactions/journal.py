@@ -9,6 +9,7 @@ What is appended together is in the log together but for one case: the log may h
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from dataclasses import replace
@@ -27,6 +28,11 @@ log = logging.getLogger(__name__)
 
 SLICE_MESSAGES_MAX: Final = 64
 SLICE_BYTES_MAX: Final = 1 << 20
+LOOK_UP_MAX: Final = 64
+"""Op messages with one key that are looked at."""
+
+HEALED_MAX: Final = 10_000
+"""Places that are remembered: as many as damaged ranges are."""
 
 
 @final
@@ -45,6 +51,13 @@ class TransactionJournal:
         self._is_level = False
         """Whether the queues were read to their ends since then."""
 
+        self.is_waiting = False
+        """Whether the next message is damaged, and may still come from a replica: nothing behind it is read yet."""
+
+        self._healed: Final[set[int]] = set()
+        """Places of half and op messages that were damaged, and are good again."""
+
+        core.store.on_healed_record.append(self._healed_record)
         self._unflushed: Final[deque[tuple[int, int, int]]] = deque()
         """(end in the log, half, op): where a restart may begin once that much is on the disk."""
 
@@ -75,6 +88,7 @@ class TransactionJournal:
     def read_on(self) -> bool:
         """Read a slice of what is new. True when there is nothing more."""
         self._follow_epoch()
+        self.is_waiting = False
         is_all_there = self._core.store.dispatched >= self._begin  # before it is read: it grows meanwhile
         if not self._read_halves() or not self._read_ops():
             return False
@@ -128,7 +142,8 @@ class TransactionJournal:
             topic, 0, offset, count_max=SLICE_MESSAGES_MAX, bytes_max=SLICE_BYTES_MAX, accept=None
         )
         if result.is_waiting and not result.body:
-            return [], max(offset, result.next_offset), True  # a replica was asked for the next one
+            self.is_waiting = True
+            return [], max(offset, result.next_offset), False
         messages: list[StoredMessage] = []
         position = 0
         try:
@@ -143,14 +158,57 @@ class TransactionJournal:
 
     def message(self, half: Half) -> StoredMessage | None:
         """The half message itself; None if its file has expired, or is damaged."""
-        message = self.half_at(half.physical)
+        message = self.half_at(half.physical, is_known=True)
         return message if message is not None and message.queue_offset == half.queue_offset else None
 
-    def half_at(self, physical_offset: int) -> StoredMessage | None:
-        """The half message that begins at this place of the log; None if none does."""
-        record = self._core.store.message_at(physical_offset) if physical_offset >= 0 else None
+    def may_be_healed(self, physical_offset: int) -> bool:
+        """Whether a message is damaged there, and a replica may still give it."""
+        return self._core.store.guard.may_be_healed(physical_offset)
+
+    def half_at(self, physical_offset: int, *, is_known: bool = False) -> StoredMessage | None:
+        """The half message that begins at this place of the log; None if none does. ``is_known``: one did."""
+        store = self._core.store
+        record = store.message_at(physical_offset, is_known=is_known) if physical_offset >= 0 else None
         message = None if record is None else decode_record(record)
         return message if message is not None and message.topic == names.HALF_TOPIC else None
+
+    # -- what was passed over, and is healed --------------------------------------------------------------------------
+
+    def _healed_record(self, topic: str, physical_offset: int) -> None:
+        if topic in (names.HALF_TOPIC, names.OP_HALF_TOPIC) and len(self._healed) < HEALED_MAX:
+            self._healed.add(physical_offset)
+
+    def take_healed(self) -> None:
+        """Take messages into account that were passed over as damaged, and are good again.
+
+        Raises ``IndexRebuilding`` while it is not known what has ended.
+        """
+        while self._healed:
+            physical_offset = min(self._healed)
+            record = self._core.store.message_at(physical_offset, is_known=True)
+            if record is not None:
+                self._take_healed(decode_record(record))
+            self._healed.discard(physical_offset)
+
+    def _take_healed(self, message: StoredMessage) -> None:
+        halves, offset = self.halves, message.queue_offset
+        if message.topic == names.OP_HALF_TOPIC:
+            if offset < halves.op_offset:
+                with contextlib.suppress(ValueError):
+                    halves.close_late(records.ended_by(message))
+            return
+        if offset >= halves.half_offset or halves.is_known(offset) or self._has_op(offset):
+            return
+        settings = self._core.settings
+        half = records.half_of(message, settings.transaction_timeout_ms, settings.transaction_check_interval_ms)
+        half.is_restored = True
+        halves.reopen(half)
+        log.warning("a half message that was passed over is open again", extra={"offset": offset, "group": half.group})
+
+    def _has_op(self, half_offset: int) -> bool:
+        """Whether any op message is about this half message."""
+        found, _, _ = self._core.store.query_keys(names.OP_HALF_TOPIC, str(half_offset), LOOK_UP_MAX, 0, 1 << 62)
+        return any(records.is_about(decode_record(record), half_offset) for record in found)
 
     # -- adding --------------------------------------------------------------------------------------------------------
 

@@ -66,6 +66,9 @@ class Questions:
     def _ask(self, half: Half, now_ms: int) -> None:
         message = self._journal.message(half)
         place = None if message is None else records.real_place(message)
+        if message is None and self._journal.may_be_healed(half.physical):
+            self._journal.halves.ask_again(half, now_ms + ABSENT_RETRY_MS)
+            return
         if message is None or place is None:
             log.error("a half message cannot be read, and is passed over", extra={"offset": half.queue_offset})
             self._journal.end(half, Outcome.GIVEN_UP, [])

@@ -115,9 +115,13 @@ def op_draft(queue: ConsumeQueue, half: Half, ended: list[int], outcome: Outcome
 def outcome_in(message: StoredMessage, half_offset: int) -> Outcome | None:
     """What an op message says about how the transaction of this half message has ended; None if it does not."""
     text = message.properties.get(OUTCOME, "")
+    return ENDINGS.get(text) if is_about(message, half_offset) else None
+
+
+def is_about(message: StoredMessage, half_offset: int) -> bool:
+    """Whether this is an op message of ours that names this half message, or the one that it was stored again as."""
     found_by = message.properties.get(keys.KEYS, "").split(keys.KEY_SEPARATOR)
-    is_about = message.topic == names.OP_HALF_TOPIC and str(half_offset) in found_by
-    return ENDINGS.get(text) if is_about else None
+    return message.topic == names.OP_HALF_TOPIC and str(half_offset) in found_by
 
 
 def copy_draft(

@@ -97,8 +97,9 @@ class Transactions:
         if not journal.is_master:
             return TICK_S
         if not journal.read_on():
-            return 0
+            return TICK_S if journal.is_waiting else 0
         if not journal.is_ready:
             return TICK_S
+        journal.take_healed()
         journal.note()
         return 0 if self.questions.ask_some() else TICK_S

@@ -1,0 +1,293 @@
+"""Damage that a replica can heal, where none is connected at that moment: nothing of it is passed over for good."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+from test_server_damage import DAMAGED, damage, pull_all, send_all
+from test_server_transactions import COMMIT, bodies, end, prepare, questions
+
+from gantry_broker.app import Broker
+from gantry_broker.server.delay import DelayService
+from gantry_broker.server.replication import Replication
+from gantry_broker.testing.local import TOPIC, dialogue, properties_text, running_broker, wait_until
+from gantry_wire import RequestCode, ResponseCode, names
+
+UNIQUE = "A" * 32
+SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
+
+
+def running_master(folder: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
+    return running_broker(folder / "master", disk=None, clock=None, brokerRole="SYNC_MASTER", **conf)
+
+
+def running_slave(folder: Path, master: Broker) -> AbstractAsyncContextManager[Broker]:
+    conf = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": master.settings.ha_address}
+    return running_broker(folder / "slave", disk=None, clock=None, **conf)
+
+
+async def wait_until_followed(master: Broker) -> None:
+    await wait_until(lambda: len(master.replication.acks) == 1)
+
+
+async def wait_until_copied(master: Broker, slave: Broker) -> None:
+    await wait_until(lambda: slave.store.dispatched == master.store.wrote)
+
+
+async def wait_until_alone(master: Broker) -> None:
+    await wait_until(lambda: len(master.replication.acks) == 0)
+
+
+def damage_at(broker: Broker, place: int, *, at: int = 95) -> None:
+    """Flip a bit of the record at ``place``, as another process would."""
+    file_size = broker.store.settings.mapped_file_size_commit_log
+    path = Path(broker.store.root) / "commitlog" / f"{place - place % file_size:020d}"
+    with path.open("r+b") as file:
+        file.seek(place % file_size + at)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes((byte ^ 0x10,)))
+
+
+async def damaged_while_alone(folder: Path, master: Broker) -> list[bytes]:
+    """Messages that a slave has, which is gone now, and one of which is damaged here."""
+    async with running_slave(folder, master) as slave:
+        await wait_until_followed(master)
+        sent = await send_all(master)
+        await wait_until_copied(master, slave)
+    await wait_until_alone(master)
+    damage(master)
+    return sent
+
+
+async def test_a_consumer_waits_for_a_slave_that_is_restarted(tmp_path: Path) -> None:
+    """No replica is connected when the damage is found: the message is delivered when one is back."""
+    async with running_master(tmp_path) as master:
+        sent = await damaged_while_alone(tmp_path, master)
+        pulling = asyncio.ensure_future(pull_all(master))
+        await wait_until(lambda: master.store.guard.counters.found == 1)
+
+        async with running_slave(tmp_path, master):
+            assert await pulling == sent
+        assert master.store.integrity.healed_records == 1
+
+
+async def test_without_waiting_for_a_slave_a_consumer_misses_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: a broker that expects no replica steps over the damage at once."""
+    monkeypatch.setattr(Replication, "_count_replicas", lambda _: 0)
+    async with running_master(tmp_path) as master:
+        sent = await damaged_while_alone(tmp_path, master)
+        assert await pull_all(master) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
+
+
+async def test_a_consumer_waits_for_the_first_slave_after_a_clean_restart(tmp_path: Path) -> None:
+    """A master opens before its slaves are connected; what was damaged at rest is not passed over meanwhile."""
+    async with running_master(tmp_path) as master:
+        sent = await damaged_while_alone(tmp_path, master)
+    async with running_master(tmp_path) as master:
+        pulling = asyncio.ensure_future(pull_all(master))
+        await wait_until(lambda: master.store.guard.counters.found == 1)
+
+        async with running_slave(tmp_path, master):
+            assert await pulling == sent
+
+
+async def test_a_consumer_waits_for_absent_replicas_no_longer_than_heal_wait(tmp_path: Path) -> None:
+    """A slave that does not come back delays a damaged message once, for ``healWait``; then its neighbours follow."""
+    async with running_master(tmp_path, healWait="1500") as master:
+        sent = await damaged_while_alone(tmp_path, master)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await pull_all(master) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
+        assert loop.time() - began >= 1.5
+
+        # The second reader does not wait: the record still has the end of its one wait.
+        assert not master.store.guard.is_awaited
+        assert await pull_all(master, wait_ms=0) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
+
+        async with running_slave(tmp_path, master):
+            await wait_until(lambda: master.store.integrity.healed_records == 1)
+        assert await pull_all(master) == sent
+
+
+async def test_a_message_that_was_viewed_by_its_place_is_healed(tmp_path: Path) -> None:
+    """A look-up by place reports the damage as a pull does, and finds the message once it is healed."""
+    async with running_master(tmp_path) as master, running_slave(tmp_path, master) as slave:
+        await wait_until_followed(master)
+        await send_all(master)
+        await wait_until_copied(master, slave)
+        place = damage(master)
+        async with dialogue(master) as client:
+            viewed = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(place)})
+            assert viewed.code == ResponseCode.SYSTEM_ERROR
+            await wait_until(lambda: master.store.integrity.healed_records == 1)
+            viewed = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(place)})
+            assert viewed.code == ResponseCode.SUCCESS
+
+
+async def test_a_place_inside_of_a_message_is_not_taken_for_damage(tmp_path: Path) -> None:
+    """A client may ask for any offset: where no record begins nothing is reported, wherever it points."""
+    async with running_broker(tmp_path, disk=None, clock=None) as broker:
+        await send_all(broker)
+        begin, end_of_log = broker.store.min_physical, broker.store.wrote
+        for place in range(begin, end_of_log):
+            broker.store.message_at(place)
+        assert broker.store.guard.counters.found == 0
+
+
+# -- delayed messages --------------------------------------------------------------------------------------------------
+
+
+async def delayed(folder: Path, master: Broker, *, level: int = 1) -> int:
+    """The place of a delayed message that a slave has, which is gone now."""
+    async with running_slave(folder, master) as slave:
+        await wait_until_followed(master)
+        async with dialogue(master) as client:
+            text = properties_text(UNIQ_KEY=UNIQUE, DELAY=str(level))
+            reply = await client.send_ok(b"delayed body " * 10, properties=text)
+        await wait_until_copied(master, slave)
+    await wait_until_alone(master)
+    return int(reply["msgId"][16:], 16)
+
+
+def delivered_up_to(broker: Broker, level: int) -> int:
+    return broker.delay.progress.offset(level)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted meanwhile"])
+async def test_a_delayed_message_that_was_passed_over_is_delivered_when_it_is_healed(
+    tmp_path: Path, is_restarted: bool
+) -> None:
+    """It is damaged when it is due, and no replica comes in time: it is late, delivered once, and not lost."""
+    conf = {"healWait": "200", "messageDelayLevel": "2s 5s"}
+    async with running_master(tmp_path, **conf) as master:
+        damage_at(master, await delayed(tmp_path, master))
+        await wait_until(lambda: delivered_up_to(master, 1) == 1)
+        async with dialogue(master) as client:
+            assert await bodies(client) == []
+        if not is_restarted:
+            async with running_slave(tmp_path, master), dialogue(master) as client:
+                await wait_until(lambda: master.store.queue(TOPIC, 0).readable_end == 1)
+                assert await bodies(client) == [b"delayed body " * 10]
+            return
+    async with running_master(tmp_path, **conf) as master, running_slave(tmp_path, master):
+        master.store.read(names.SCHEDULE_TOPIC, 0, 0, count_max=1, bytes_max=1024, accept=None)  # as the scrubber would
+        await wait_until(lambda: master.store.queue(TOPIC, 0).readable_end == 1)
+
+
+async def test_a_healed_delayed_message_that_was_delivered_is_not_delivered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damaged after its delivery, and healed: its copy is found by the unique key."""
+    looked_for = list[bool]()
+    was_passed_over = DelayService._was_passed_over
+
+    def noted(service: DelayService, level: int, message: object) -> bool:
+        looked_for.append(was_passed_over(service, level, message))  # type: ignore[arg-type]
+        return looked_for[-1]
+
+    monkeypatch.setattr(DelayService, "_was_passed_over", noted)
+    async with (
+        running_master(tmp_path, messageDelayLevel="1s 5s") as master,
+        running_slave(tmp_path, master) as slave,
+        dialogue(master) as client,
+    ):
+        await wait_until_followed(master)
+        text = properties_text(UNIQ_KEY=UNIQUE, DELAY="1")
+        place = int((await client.send_ok(b"delayed body " * 10, properties=text))["msgId"][16:], 16)
+        await wait_until(lambda: master.store.queue(TOPIC, 0).readable_end == 1)
+        await wait_until_copied(master, slave)
+        damage_at(master, place)
+        assert master.store.message_at(place) is None
+        await wait_until(lambda: looked_for == [False])
+        assert master.store.integrity.healed_records == 1
+        assert await bodies(client) == [b"delayed body " * 10]
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------
+
+
+def place_of(half: dict[str, str]) -> int:
+    return int(half["msgId"][16:], 16)
+
+
+async def test_a_damaged_half_message_is_committed_when_it_is_healed(tmp_path: Path) -> None:
+    """A commit that finds its half message damaged is told to try again, and then holds."""
+    async with running_master(tmp_path) as master, running_slave(tmp_path, master) as slave:
+        await wait_until_followed(master)
+        async with dialogue(master) as peer:
+            half = await prepare(peer, b"precious body " * 10)
+            await wait_until(lambda: master.transactions.open_count == 1)
+            await wait_until_copied(master, slave)
+            damage_at(master, place_of(half), at=150)
+
+            first = await end(peer, half, COMMIT)
+            assert (first.code, master.store.guard.counters.found) == (ResponseCode.SERVICE_NOT_AVAILABLE, 1)
+            await wait_until(lambda: master.store.integrity.healed_records == 1)
+            assert (await end(peer, half, COMMIT)).code == ResponseCode.SUCCESS
+            assert await bodies(peer) == [b"precious body " * 10]
+
+
+async def test_a_transaction_is_not_given_up_while_its_half_message_may_be_healed(tmp_path: Path) -> None:
+    """Its producer is asked when a slave has come back and given the message, however long that takes."""
+    async with running_master(tmp_path, healWait="100", **SOON) as master, dialogue(master) as peer:
+        async with running_slave(tmp_path, master) as slave:
+            await wait_until_followed(master)
+            half = await prepare(peer, b"precious body " * 10)
+            await wait_until(lambda: master.transactions.open_count == 1)
+            await wait_until_copied(master, slave)
+        await wait_until_alone(master)
+        damage_at(master, place_of(half), at=150)
+        await wait_until(lambda: master.store.guard.counters.found == 1)
+        await wait_until(lambda: not master.store.guard.is_awaited)
+        assert (master.transactions.open_count, master.transactions.given_up) == (1, 0)
+
+        await peer.heartbeat("p")
+        async with running_slave(tmp_path, master):
+            await wait_until(lambda: bool(questions(peer)))
+            assert (await end(peer, half, COMMIT)).code == ResponseCode.SUCCESS
+            assert await bodies(peer) == [b"precious body " * 10]
+
+
+async def test_a_half_message_that_a_start_has_passed_over_is_open_again_when_it_is_healed(tmp_path: Path) -> None:
+    """Damaged before the start reads it, with no replica in time: its commit waits for the replica and then holds."""
+    async with running_master(tmp_path) as master, dialogue(master) as peer:
+        async with running_slave(tmp_path, master) as slave:
+            await wait_until_followed(master)
+            gone, ended = await prepare(peer, b"precious body " * 10), await prepare(peer, b"ended before " * 10)
+            assert (await end(peer, ended, COMMIT)).code == ResponseCode.SUCCESS
+            await wait_until_copied(master, slave)
+        await wait_until_alone(master)
+        for half in (gone, ended):
+            damage_at(master, place_of(half), at=150)
+    async with running_master(tmp_path, healWait="100") as master, dialogue(master) as peer:
+        await wait_until(lambda: master.transactions.journal.is_ready)
+        assert master.transactions.open_count == 0
+        assert (await end(peer, gone, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+        async with running_slave(tmp_path, master):
+            await wait_until(lambda: master.store.integrity.healed_records == 2)
+            await wait_until(lambda: master.transactions.open_count == 1)
+            assert (await end(peer, gone, COMMIT)).code == ResponseCode.SUCCESS
+            assert sorted(await bodies(peer)) == sorted([b"precious body " * 10, b"ended before " * 10])
+
+
+async def test_transactions_behind_a_damaged_one_are_not_refused_while_it_is_awaited(tmp_path: Path) -> None:
+    """What lies behind is not read yet: an end of it waits, and is not answered as if there were no such message."""
+    async with running_master(tmp_path) as master, dialogue(master) as peer:
+        async with running_slave(tmp_path, master) as slave:
+            await wait_until_followed(master)
+            first, second = await prepare(peer, b"precious body " * 10), await prepare(peer, b"behind " * 10)
+            await wait_until_copied(master, slave)
+        await wait_until_alone(master)
+        damage_at(master, place_of(first), at=150)
+    async with running_master(tmp_path, healWait="60000") as master, dialogue(master) as peer:
+        ending = asyncio.ensure_future(end(peer, second, COMMIT))
+        await wait_until(lambda: master.transactions.journal.is_waiting)
+        async with running_slave(tmp_path, master):
+            assert (await ending).code == ResponseCode.SUCCESS
