@@ -191,6 +191,8 @@ class Process(Teller):
         """What must be true of everything derived, now that messages can be sent."""
         model, shown = self.model, report.start if self.mode.is_waiting else report.end
         self.sender.believe_empty_queues(store, is_derived_lost=self._is_derived_lost)
+        for consumer in self.consumers:
+            consumer.go_back(model)  # again: a queue of which nothing is left has begun at 0
         check_queues(store, model, shown)
         if not self.is_failure_excused():
             check_keys(store, model, shown)

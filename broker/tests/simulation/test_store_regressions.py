@@ -156,9 +156,22 @@ def name_of_a_file_lost_behind_the_end_of_the_log(life: Life) -> None:
     life.reopen(pooled, before=["checkpoint", "power", "twin"])
 
 
+def number_of_a_queue_that_nothing_is_left_of(life: Life) -> None:
+    """Its messages, its files and the recovery point are gone: it begins at 0, and its consumer is set back to that."""
+    for queue in (0, 0, 0, 0, 2, 2, 2, 2, 2):
+        life.append(EQUAL, queue=queue)
+    life.crash(Fault.KILL_COPYING, 1809)
+    life.remove_head(2)
+    life.append(EQUAL)
+    life.reopen(Mode(Medium.MOVED, buffers=2), before=["power", "queues", "point"])
+    life.refill(8, is_at_once=True)
+    life.rounds(1, is_commit=True, is_flush=True)
+
+
 @pytest.mark.parametrize(
     "history",
     [
+        number_of_a_queue_that_nothing_is_left_of,
         name_of_a_file_lost_behind_the_end_of_the_log,
         head_deleted_on_a_disk_too_full_to_record_the_begin,
         full_disk_between_the_identity_and_its_twin,
