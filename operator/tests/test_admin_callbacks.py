@@ -135,9 +135,7 @@ async def test_a_flood_of_exceptions_leaves_one_traceback_and_few_lines(
 
 
 @on_both_loops
-async def test_the_callback_test_has_teeth(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_callback_test_has_teeth(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: without the guard every exception reaches the event loop, which logs a traceback for each."""
     break_callback(monkeypatch, "data_received")
     async with listening(Unguarded) as port:
