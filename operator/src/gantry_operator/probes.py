@@ -62,7 +62,7 @@ class _Handler(web.RequestHandler):
         except Exception as error:  # noqa: BLE001 - see connection_made
             _failures.callback_failed(self._place.address, "data_received", error)
             if self.transport is not None:
-                self.transport.abort()  # type: ignore[attr-defined]
+                self.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._place.release()
