@@ -196,9 +196,10 @@ class StatusDocument(Document):
         description="Bytes of the log that were on the disk and are gone; the broker takes no sends before an operator"
         " accepts that. Null when nothing is missing, and from a broker that does not know.",
     )
-    log_missing_ranges: list[RangeDocument] = Field(
-        default_factory=list,
-        description="Which bytes these are: all ranges where the broker has answered, else the first four.",
+    log_missing_ranges: list[RangeDocument] | None = Field(
+        default=None,
+        description="Which bytes these are: all ranges where the broker has answered, else the first four. Null when"
+        " nothing is missing.",
     )
     log_accepted_loss_bytes: int | None = Field(
         default=None, description="Bytes of the log whose loss an operator has accepted; null for none."

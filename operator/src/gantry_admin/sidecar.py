@@ -244,7 +244,7 @@ class Sidecar:
             recovery_total_bytes=status and status.recovery_total_bytes,
             certificate_ends_wall_ms=status and status.certificate_ends_wall_ms,
             log_missing_bytes=status and status.log_missing_bytes,
-            log_missing_ranges=missing_range_documents(status, word.status),
+            log_missing_ranges=missing_range_documents(status, word.status) or None,
             log_accepted_loss_bytes=status and status.log_accepted_loss_bytes,
             damaged_records=status and status.damaged_records,
             damaged_bytes=status and status.damaged_bytes,
