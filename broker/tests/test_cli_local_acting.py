@@ -172,6 +172,19 @@ def shown(one: Look, *, with_events: bool = False) -> str:
     return capture.get()
 
 
+def test_a_screen_shows_lost_and_damaged_log_data_of_a_member() -> None:
+    """Both are remarks of their member, whatever its role and whether name servers know it."""
+    healthy = look()
+    [member] = healthy.members
+    hurt = msgspec.structs.replace(
+        healthy, members=[msgspec.structs.replace(member, missing_bytes=4096, damaged_bytes=300)]
+    )
+    text = " ".join(shown(hurt).split())
+
+    assert "4.0 KiB of its log are missing" in text and "300 B of its log are damaged" in text
+    assert "missing" not in shown(healthy) and "damaged" not in shown(healthy)
+
+
 def test_a_screen_says_what_is_wrong_and_what_is_not_known() -> None:
     """Old looks, silent members, drains and restarts are said; a risk that nobody knows is not zero."""
     text = shown(look())

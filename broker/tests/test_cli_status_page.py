@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gantry_cli.main import cli
-from gantry_status import Medium, Origin, PageWriter, Phase, Role, SlaveStatus, Status, new_origin, now
+from gantry_status import LogRange, Medium, Origin, PageWriter, Phase, Role, SlaveStatus, Status, new_origin, now
 
 MIB: Final = 1024 * 1024
 SERVING: Final = Status(
@@ -142,6 +142,18 @@ def test_refused_requests_are_shown_by_reason(tmp_path: Path) -> None:
     assert line.strip().removeprefix("refused requests").strip() == "3 queue_timeout, 2 unknown_request"
     assert document["refused_requests"] == {"queue_timeout": 3, "unknown_request": 2}
     assert "refused requests" not in plain
+
+
+def test_missing_ranges_of_the_log_are_shown(tmp_path: Path) -> None:
+    """The first ranges are named, for people and for programs, and the rest is counted."""
+    ranges = (LogRange(0, 4096), LogRange(8192, 9216))
+    facts = replace(SERVING, log_missing_bytes=6144, log_missing_ranges=ranges)
+    with published(tmp_path / "status", facts) as path:
+        output = status("--page", path).output
+        document = json.loads(status("--page", path, "--json").output)
+
+    assert "6.0 KiB: [0, 4096), [8192, 9216) and 1.0 KiB more of the log are gone" in " ".join(output.split())
+    assert document["log_missing_ranges"] == [{"start": 0, "end": 4096}, {"start": 8192, "end": 9216}]
 
 
 def test_what_is_not_known_is_a_dash(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import logging
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings
 from gantry_wire import Command
+from gantry_wire.commands.nameserver import QueueData
 from gantry_wire.fastjson import loads
 from gantry_wire.message import parse_offset_message_id
 
@@ -207,6 +209,42 @@ async def test_a_master_is_registered_where_its_role_is_found(tmp_path: Path) ->
     assert registered == {"0": f"127.0.0.9:{port}", "3": f"127.0.0.1:{port}"}
     assert parse_offset_message_id(sent["msgId"])[:2] == ("127.0.0.9", port)
     assert broker.settings.ha_address.startswith("127.0.0.1:")
+
+
+async def test_a_promoted_slave_stays_in_the_routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only member that is left takes the master's number in one step: no topic is without a route in between."""
+    [port] = free_ports(1)
+    reply_topic = "TestCluster_REPLY_TOPIC"
+    lost: list[str] = []
+    async with name_server(tmp_path / "names", port) as server:
+        routes = server.routes
+        real = routes.unregister
+
+        def unregister(cluster: str, name: str, address: str) -> bool:
+            was_known = real(cluster, name, address)
+            if routes.route(reply_topic) is None:
+                lost.append(address)
+            return was_known
+
+        monkeypatch.setattr(routes, "unregister", unregister)
+        async with running_broker(tmp_path / "store", namesrvAddr=f"127.0.0.1:{port}") as broker:
+            registration = broker.registration
+            await wait_until(lambda: len(registration.registered) == 1)
+            as_master = registration._identity
+            assert as_master is not None
+            registration.become(replace(as_master, broker_id=3))
+            await wait_until(lambda: 3 in routes.members("TestCluster", "test-broker").broker_addrs)
+            lost.clear()
+            routes.register_topic(
+                reply_topic, [QueueData(broker_name="test-broker", read_queue_nums=1, write_queue_nums=1, perm=6)]
+            )
+
+            registration.become(as_master)
+            await wait_until(lambda: 0 in routes.members("TestCluster", "test-broker").broker_addrs)
+
+            assert lost == []
+            assert list(routes.members("TestCluster", "test-broker").broker_addrs) == [0]
+            assert routes.route(reply_topic) is not None
 
 
 async def test_every_change_has_a_new_version(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.server.role_status import status_of
 from gantry_broker.testing.local import GROUP, TOPIC, dialogue, running_broker, wait_until
+from gantry_cli.rates import read_facts
+from gantry_status import LogRange
 from gantry_wire import RequestCode, ResponseCode
+from gantry_wire.fastjson import loads
 from gantry_wire.message import decode_records
 
 MESSAGES = 20
@@ -88,6 +91,10 @@ async def test_a_broker_alone_steps_over_a_damaged_message_and_shows_it(tmp_path
         assert await pull_all(broker, wait_ms=0) == bodies[:DAMAGED] + bodies[DAMAGED + 1 :]
         shown = broker.status.look()
         assert (shown.damaged_records, shown.damaged_records_found, shown.healed_records) == (1, 1, 0)
+        async with dialogue(broker) as peer:
+            table = loads((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
+        facts, [one] = read_facts(table, 0.0), broker.store.guard.damaged
+        assert (facts.damaged_records, facts.damaged) == (1, (LogRange(one.start, one.end),))
 
 
 async def test_a_broker_alone_is_incomplete_while_a_message_is_damaged(tmp_path: Path) -> None:

@@ -17,7 +17,10 @@ from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.settings import broker_settings
 from gantry_broker.testing.local import Dialogue, dialogue, local_conf, wait_until
+from gantry_cli.rates import read_facts
+from gantry_status import LogRange
 from gantry_status.orders import HaRole, OrderRefused
+from gantry_wire import RequestCode
 
 SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 BODY = b"x" * 2_000
@@ -55,6 +58,14 @@ async def filled(conf: dict[str, str]) -> int:
         return await fill(broker)
 
 
+async def runtime(broker: Broker) -> dict[str, str]:
+    """What `gantry status` asks a broker for."""
+    async with dialogue(broker) as peer:
+        reply = await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+    table: dict[str, str] = json.loads(reply.body)["table"]
+    return table
+
+
 def whole(conf: dict[str, str]) -> bool | None:
     text = (Path(conf["storePathRootDir"]) / "whole.json").read_text().partition("\n")[2]
     found: bool | None = json.loads(text)["is_whole"]
@@ -85,6 +96,10 @@ async def test_alone_it_serves_reads_and_refuses_sends_until_the_loss_is_accepte
             page = broker.status.look()
             assert page.log_missing_bytes == sum(lost.end - lost.start for lost in status.missing)
             assert page.is_refusing_sends
+            missing = tuple(LogRange(lost.start, lost.end) for lost in status.missing)
+            assert page.log_missing_ranges == missing
+            facts = read_facts(await runtime(broker), 0.0)
+            assert (facts.missing_bytes, facts.missing) == (page.log_missing_bytes, missing)
     assert whole(conf) is False
 
     async with running(conf) as broker:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gantry_status import (
+    LogRange,
     Medium,
     Origin,
     PageDamaged,
@@ -56,6 +57,7 @@ FULL = Status(
     queues_rebuilding=31, queue_units_rebuilt=32, index_rebuilds=33,
     log_missing_bytes=1 << 30,
     log_accepted_loss_bytes=1 << 20,
+    log_missing_ranges=tuple(LogRange(n << 20, (n << 20) + n) for n in range(1, 5)),
     slaves=tuple(
         SlaveStatus(slave_id=n, received=n + 1, flushed=n + 2, last_seen_boottime_ns=n + 3) for n in range(16)
     ),
@@ -221,7 +223,7 @@ def test_a_newer_minor_version_is_read() -> None:
     header = bytearray(changed(10, b"\x00\x07" + (2048).to_bytes(4, "big")))
     copy = bytearray(encode_copy(2, FULL) + b"new" + bytes(253))
     copy[14:17] = b"\xff\xfe\xfd"
-    copy[1672:1680] = b"newfield"
+    copy[1736:1744] = b"newfield"
     copy[8:12] = zlib.crc32(copy[:8] + copy[12:]).to_bytes(4, "big")
 
     origin, copy_bytes = decode_header(bytes(header))
@@ -241,6 +243,19 @@ def test_no_damage_is_told_from_damage_that_is_not_known() -> None:
     copy[8:12] = zlib.crc32(copy[:8] + copy[12:]).to_bytes(4, "big")
     older = decode_copy(bytes(copy))
     assert older is not None and older.damaged_records is older.scrub_pass_ended_wall_ms is None
+
+
+def test_the_first_missing_ranges_are_published_and_more_are_only_counted() -> None:
+    """There is room for four ranges; a writer that does not know them left zeros, which are no range."""
+    ranges = tuple(LogRange(n * 100, n * 100 + 10) for n in range(6))
+    few, many = (replace(FULL, log_missing_ranges=some) for some in (ranges[:1], ranges))
+    copy = bytearray(encode_copy(2, few))
+
+    assert decode_copy(bytes(copy)) == few
+    assert decode_copy(encode_copy(2, many)) == replace(FULL, log_missing_ranges=ranges[:4])
+    copy[1672:1736] = bytes(64)
+    copy[8:12] = zlib.crc32(copy[:8] + copy[12:]).to_bytes(4, "big")
+    assert decode_copy(bytes(copy)) == replace(FULL, log_missing_ranges=())
 
 
 @pytest.mark.parametrize("left", [bytes(8), b"\xff" * 8], ids=["layout-1.0", "none"])

@@ -7,8 +7,9 @@ import getpass
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import kopf
@@ -177,6 +178,35 @@ async def test_a_process_whose_groups_stand_still_is_not_live() -> None:
         async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
             text = await answer.text()
     assert 'gantry_operator_actions_total{outcome="done",type="Promote"} 1.0' in text
+
+
+@pytest.mark.parametrize("callback", ["connection_made", "data_received", "connection_lost"])
+async def test_an_exception_in_a_probe_connection_closes_that_connection(
+    callback: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line names the callback, the event loop sees nothing, and the next probe is answered."""
+    uncaught: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: uncaught.append(context))
+    real, left = getattr(web.RequestHandler, callback), [1]
+
+    def broken(self: web.RequestHandler, argument: Any) -> None:
+        if left and left.pop():
+            raise KeyError("a bug")
+        real(self, argument)
+
+    monkeypatch.setattr(web.RequestHandler, callback, broken)
+    async with probes(("127.0.0.1", 0), Metrics(), lambda: "") as port:
+        for is_answered in (callback == "connection_lost", True):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            async with asyncio.timeout(60):
+                with suppress(ConnectionResetError):
+                    assert (await reader.read()).startswith(b"HTTP/1.1 200 ") == is_answered
+            writer.transport.abort()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+    assert uncaught == []
+    [line] = [one for one in caplog.records if one.getMessage() == "connection closed: a callback failed"]
+    assert line.__dict__["callback"] == callback
 
 
 async def test_half_requests_do_not_take_the_operators_probes_away() -> None:

@@ -24,7 +24,7 @@ from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.errors import DamagedRecord, DataLost, InvalidOption, NoReplica
 from pyspark_rocketmq.model import Bounds, QueueId, QueueRange, TransportKind
 from pyspark_rocketmq.transport.base import Gone, NotYet
-from pyspark_rocketmq.transport.store import Store
+from pyspark_rocketmq.transport.store import Store, topics_in
 
 ORDERS = QueueId("orders", BROKER, 0)
 LOG_FILE_BYTES = 16 * 1024
@@ -168,6 +168,36 @@ def test_what_expired_is_lost_by_name(world: StoreWorld) -> None:
     task = task_of(world, ranges=(QueueRange(ORDERS, 0, begin + 1),))
     with pytest.raises(DataLost, match=rf"orders/broker-a/0\[0, {begin + 1}\) can be read from no replica any more"):
         rows_of(task, settings_of(world, patience_ms=60_000))
+
+
+def test_a_message_that_expires_while_its_time_is_read_counts_as_older(world: StoreWorld) -> None:
+    """Retention may delete a log file after the bounds were taken: the search goes on in what is left."""
+    first, second = sorted(Path(world.root, "commitlog").iterdir())[:2]
+    store = Store(world.root)
+    bounds = store.bounds
+    first.unlink()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Store, "bounds", lambda _, queue: Bounds(0, bounds(queue).end))
+        found = store.offset_at(ORDERS, 0)
+
+    assert 0 < found == store.bounds(ORDERS).begin
+    assert physical_of(world, ORDERS, found) >= int(second.name)
+
+
+def test_a_topic_that_vanishes_while_topics_are_listed_hides_no_other(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic may be deleted between the listing of topics and that of its queues: the others are listed."""
+    real = os.listdir
+
+    def listdir(folder: Path) -> list[str]:
+        if Path(folder).name == "bills":
+            raise FileNotFoundError(folder)
+        return real(folder)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+
+    assert topics_in(world.root) == {"orders": (0, 1)}
 
 
 def test_a_range_that_one_replica_has_no_more_comes_from_another(world: StoreWorld, tmp_path: Path) -> None:

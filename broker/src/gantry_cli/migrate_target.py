@@ -139,7 +139,11 @@ def free_bytes(path: Path) -> int:
 
 def log_files(home: Home) -> tuple[int, int | None]:
     """How many bytes the log that is here already takes, and the size of one of its files."""
-    sizes = [file.stat().st_size for file in home.store.glob("commitlog/*") if file.name.isdigit()]
+    sizes: list[int] = []
+    for file in home.store.glob("commitlog/*"):
+        if file.name.isdigit():
+            with contextlib.suppress(FileNotFoundError):  # retention deletes files while the slave runs
+                sizes.append(file.stat().st_size)
     return sum(sizes), max(sizes, default=None)
 
 

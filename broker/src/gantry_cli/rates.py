@@ -7,6 +7,8 @@ where zero would be a lie.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gantry_status import LogRange
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFacts:
@@ -37,6 +39,16 @@ class BrokerFacts:
 
     certificate_ends_at_ms: int | None = None
     """The end of the first of its TLS certificates."""
+
+    missing_bytes: int = 0
+    """Of its log, that were on its disk and are gone; it takes no sends."""
+    missing: tuple[LogRange, ...] = ()
+    """The first of the ranges that are missing."""
+    damaged_records: int = 0
+    """Stored messages that are known to be damaged now."""
+    damaged_bytes: int = 0
+    damaged: tuple[LogRange, ...] = ()
+    """The first of the ranges that are damaged."""
 
     @property
     def stored_bytes(self) -> int:
@@ -72,6 +84,11 @@ def read_facts(table: Mapping[str, str], at_s: float) -> BrokerFacts:
         held_pulls=_whole(table, "heldPulls"),
         changed_settings=table.get("settingsChangedAtRunTime", ""),
         certificate_ends_at_ms=_whole(table, "tlsCertificateEndsTimestamp"),
+        missing_bytes=_whole(table, "commitLogMissingBytes") or 0,
+        missing=_ranges(table.get("commitLogMissingRanges", "")),
+        damaged_records=_whole(table, "commitLogDamagedRecords") or 0,
+        damaged_bytes=_whole(table, "commitLogDamagedBytes") or 0,
+        damaged=_ranges(table.get("commitLogDamagedRanges", "")),
     )
 
 
@@ -93,6 +110,15 @@ def _whole(table: Mapping[str, str], *names: str) -> int | None:
         except (KeyError, ValueError, OverflowError):
             continue
     return None
+
+
+def _ranges(text: str) -> tuple[LogRange, ...]:
+    """The ranges of `0-4096;8192-12288`; none where that is no list of ranges."""
+    try:
+        pairs = [one.split("-") for one in text.split(";") if one]
+        return tuple(LogRange(int(start), int(end)) for start, end in pairs)
+    except ValueError:
+        return ()
 
 
 def _first_number(text: str | None) -> float:

@@ -28,7 +28,7 @@ from gantry_cli.progress import waiting
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.status_page import show_page
 from gantry_cli.tables import table
-from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, rate_text, time_text
+from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, missing_text, rate_text, time_text
 from gantry_client import Admin
 
 
@@ -194,6 +194,15 @@ def _remarks(broker: BrokerView) -> Iterator[str]:
         yield f"{name} ({broker.address.address}) does not answer: {broker.failure}"
     if facts is not None and facts.changed_settings:
         yield f"{name} was changed at run time: {facts.changed_settings.replace(';', ', ')}"
+    if facts is not None and facts.missing_bytes:
+        missing = missing_text(facts.missing_bytes, facts.missing)
+        yield (
+            f"{name} ({broker.address.address}) has lost log data: {missing}; "
+            "sends are refused, delayed messages and transactions wait; see gantry ha accept-loss"
+        )
+    if facts is not None and facts.damaged_records:
+        damaged = missing_text(facts.damaged_bytes, facts.damaged)
+        yield f"{name} ({broker.address.address}) has damaged messages: {count_text(facts.damaged_records)} ({damaged})"
     if facts is not None and facts.certificate_ends_at_ms is not None:
         until = certificate_text(facts.certificate_ends_at_ms, int(time.time() * 1000))
         yield f"{name} ({broker.address.address}) has a certificate: {until}"

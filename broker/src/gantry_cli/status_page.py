@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.output import Form, show
 from gantry_cli.tables import table
-from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, time_text
+from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, missing_text, time_text
 from gantry_status import PageAbsent, PageReader, Phase, Reading, RefusalReason, SlaveStatus, Status, StatusPageError
 
 EXIT_SERVING: Final = 0
@@ -81,7 +81,7 @@ def rows(reading: Reading) -> Iterator[Row]:
     yield "confirmed", _behind(status.confirmed, status.wrote)
     yield "oldest byte", _offset(status.min_physical)
     if status.log_missing_bytes:
-        lost = bytes_text(status.log_missing_bytes)
+        lost = missing_text(status.log_missing_bytes, status.log_missing_ranges)
         yield "missing", f"{lost} of the log are gone; nothing is appended or delivered; see gantry ha accept-loss"
     if status.log_accepted_loss_bytes:
         yield "accepted loss", f"{bytes_text(status.log_accepted_loss_bytes)} of the log"

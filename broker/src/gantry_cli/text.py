@@ -1,7 +1,10 @@
 """How numbers are written for people: few digits, units last, times in local time."""
 
 import datetime
+from collections.abc import Sequence
 from typing import Final
+
+from gantry_status import LogRange
 
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -36,6 +39,15 @@ def duration_text(seconds: float) -> str:
     while len(parts) > 1 and parts[0][0] == 0:
         parts.pop(0)
     return " ".join(f"{number}{unit}" for number, unit in parts[:2])
+
+
+def missing_text(size: int, known: Sequence[LogRange]) -> str:
+    """How many bytes of the log a number of ranges have, and the ranges that are known: `4.0 KiB: [0, 4096)`."""
+    text = bytes_text(size)
+    if known:
+        text += ": " + ", ".join(map(str, known))
+    rest = size - sum(one.end - one.start for one in known)
+    return f"{text} and {bytes_text(rest)} more" if known and rest > 0 else text
 
 
 def time_text(timestamp_ms: int) -> str:

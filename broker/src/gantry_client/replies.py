@@ -29,6 +29,7 @@ from gantry_client.errors import (
 )
 from gantry_client.messages import Message, ReceivedMessage, SendReceipt, SendStatus
 from gantry_client.outgoing import prepare
+from gantry_client.routes import Route
 from gantry_client.session import Session
 from gantry_client.settings import ProducerSettings
 from gantry_wire import properties as names
@@ -45,6 +46,9 @@ from gantry_wire.names import AUTO_CREATE_TOPIC, reply_topic
 from gantry_wire.properties import parse_properties
 
 log = logging.getLogger(__name__)
+
+ROUTE_RETRY_MS: Final = 200
+"""Between two questions for the route of a reply topic: a broker registers again after a second."""
 
 GREETING_MS_MAX: Final = 1000
 """How long a first request waits for brokers to know its sender: one that is down must not eat the deadline."""
@@ -211,7 +215,7 @@ class Replier:
         message = reply_message(request, body, tags=tags, keys=keys, properties=properties or {})
         outgoing = prepare(message, self._session.unique_ids.next(wall_ms()), self._settings)
         deadline = Deadline(timeout_ms or self._settings.send_timeout_ms)
-        route = await self._session.routes.for_sending(message.topic)
+        route = await self._find_route(message.topic, deadline)
         queue = _queue_at(request.queue.broker_name, route.write_queues)
         header = SendMessageV2(
             producer_group=self._group,
@@ -233,6 +237,20 @@ class Replier:
         answer = await self._session.pool.request(address, command, max(1, deadline.remaining_ms))
         if answer.code not in _TAKEN:
             raise BrokerRefused(answer.code, answer.remark, address)
+
+    async def _find_route(self, topic: str, deadline: Deadline) -> Route:
+        """Where replies are sent. Raises NoRoute when no name server has the reply topic before the deadline.
+
+        Every broker registers its reply topic, so the one that gave us the request has it. A name server that was
+        restarted, or that this broker has not reached yet, learns of it within seconds.
+        """
+        while True:
+            try:
+                return await self._session.routes.for_sending(topic)
+            except NoRoute:
+                if deadline.remaining_ms <= ROUTE_RETRY_MS:
+                    raise
+            await asyncio.sleep(ROUTE_RETRY_MS / 1000)
 
 
 def reply_message(

@@ -15,7 +15,7 @@ from gantry_status.errors import (
     PageVersionUnknown,
     StatusPageError,
 )
-from gantry_status.facts import Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
+from gantry_status.facts import LogRange, Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
 from gantry_status.moment import Moment, Now, machine_boot_id, now
 from gantry_status.page import PageWriter, new_origin
 from gantry_status.reader import PUBLISH_INTERVAL_MS, STALE_AFTER_MS, PageReader, Reading
@@ -23,6 +23,7 @@ from gantry_status.reader import PUBLISH_INTERVAL_MS, STALE_AFTER_MS, PageReader
 __all__ = [
     "PUBLISH_INTERVAL_MS",
     "STALE_AFTER_MS",
+    "LogRange",
     "Medium",
     "Moment",
     "Now",

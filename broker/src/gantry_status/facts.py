@@ -122,6 +122,18 @@ class SlaveStatus:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """The bytes ``[start, end)`` of the log."""
+
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.end})"
+
+
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """One publication. A number that is not known is None."""
@@ -185,3 +197,5 @@ class Status:
     """Of the log, durable once and gone, and not accepted as lost; None for nothing; since layout 1.2."""
     log_accepted_loss_bytes: int | None = None
     """Of the log, accepted as lost by an operator; None for nothing; since layout 1.2."""
+    log_missing_ranges: tuple[LogRange, ...] = ()
+    """The first four of the ranges that ``log_missing_bytes`` adds up; since layout 1.2."""

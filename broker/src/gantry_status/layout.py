@@ -20,7 +20,7 @@ import zlib
 from typing import Any, Final, TypeVar
 
 from gantry_status.errors import PageDamaged, PageForeign, PageTooShort, PageVersionUnknown
-from gantry_status.facts import Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
+from gantry_status.facts import LogRange, Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
 
 MAGIC: Final = b"GANTRYST"
 MAJOR: Final = 1
@@ -37,6 +37,7 @@ COPY_BYTES_MAX: Final = 64 * 1024
 COPIES_COUNT: Final = 2
 SLAVES_COUNT_MAX: Final = 16
 REFUSALS_COUNT_MAX: Final = 16
+RANGES_COUNT_MAX: Final = 4
 ERROR_BYTES_MAX: Final = 255
 
 FLAG_CRASH_SAFE: Final = 1
@@ -97,7 +98,8 @@ COPY_FIELDS: Final = (
     ("scrub_position", "q"),
     ("scrubbed_bytes", "q"),
     ("scrub_pass_ended_wall_ms", "q"),
-    ("reserved_2", "80x"),
+    ("log_missing_ranges", "64s"),
+    ("reserved_2", "16x"),
     ("log_missing_bytes", "q"),
     ("log_accepted_loss_bytes", "q"),
     ("queues_rebuilding", "q"),
@@ -125,6 +127,7 @@ SLAVE: Final = _struct(SLAVE_FIELDS)
 SEQUENCE: Final = struct.Struct(">Q")
 _CRC: Final = struct.Struct(">I")
 _REFUSALS: Final = struct.Struct(f">{REFUSALS_COUNT_MAX}q")
+_RANGE: Final = struct.Struct(">qq")
 _CRC_POSITION: Final = SEQUENCE.size
 _CRC_END: Final = _CRC_POSITION + _CRC.size
 _YOUNGER: Final = frozenset(
@@ -154,6 +157,7 @@ PAGE_BYTES: Final = HEADER_BYTES + COPIES_COUNT * COPY_BYTES
 assert HEADER.size == HEADER_BYTES
 assert COPY.size == COPY_BYTES
 assert SLAVE.size * SLAVES_COUNT_MAX == 1024
+assert _RANGE.size * RANGES_COUNT_MAX == 64
 assert len(RefusalReason) <= REFUSALS_COUNT_MAX
 assert PAGE_BYTES == 4096
 
@@ -222,6 +226,7 @@ def encode_copy(sequence: int, status: Status) -> bytes:
         "store_uuid": _uuid_bytes(status.store_uuid),
         "last_error": bounded_utf8(status.last_error, ERROR_BYTES_MAX),
         "refused_requests": _encode_refusals(status.refused_requests),
+        "log_missing_ranges": _encode_ranges(status.log_missing_ranges[:RANGES_COUNT_MAX]),
         "slaves": b"".join(map(_encode_slave, status.slaves[:SLAVES_COUNT_MAX])),
     }
     data = COPY.pack(*(values[name] for name in _NAMES))
@@ -247,6 +252,7 @@ def decode_copy(data: bytes) -> Status | None:
         store_uuid=_uuid(values["store_uuid"]),
         last_error=values["last_error"].decode(errors="replace"),
         refused_requests=_decode_refusals(values["refused_requests"]),
+        log_missing_ranges=_decode_ranges(values["log_missing_ranges"]),
         slaves=tuple(_decode_slaves(values["slaves"])),
     )
 
@@ -270,6 +276,15 @@ def _decode_refusals(data: bytes) -> tuple[int, ...]:
     counts = _REFUSALS.unpack(data)
     used = max((place for place, count in enumerate(counts, start=1) if count), default=0)
     return counts[:used]
+
+
+def _encode_ranges(ranges: tuple[LogRange, ...]) -> bytes:
+    return b"".join(_RANGE.pack(one.start, one.end) for one in ranges).ljust(RANGES_COUNT_MAX * _RANGE.size, b"\0")
+
+
+def _decode_ranges(data: bytes) -> tuple[LogRange, ...]:
+    """Without the empty ones, which an older writer left everywhere."""
+    return tuple(LogRange(start, end) for start, end in _RANGE.iter_unpack(data) if end > start)
 
 
 def _encode_slave(slave: SlaveStatus) -> bytes:

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from gantry_admin.store_files import segments_in
+from gantry_admin.store_files import queue_directories, segments_in
 
 TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
 FILE_BYTES_MAX: Final = 8 << 20
@@ -108,9 +108,8 @@ def _tail(path: Path, left_out: dict[str, str]) -> str:
 def _listing(root: Path) -> dict[str, list[list[int]]]:
     """Directory -> (where each file begins, its size)."""
     found = {"commitlog": [[segment.base, segment.size] for segment in segments_in(root / "commitlog")]}
-    queues = root / "consumequeue"
     count = 0
-    for directory in sorted(queues.glob("*/*")) if queues.is_dir() else ():
+    for directory in queue_directories(root):
         segments = segments_in(directory)
         count += len(segments)
         if count > LISTED_MAX:

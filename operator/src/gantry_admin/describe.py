@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gantry_admin.at_risk import AtRisk
 from gantry_admin.documents import (
     AtRiskDocument,
@@ -9,6 +11,7 @@ from gantry_admin.documents import (
     BufferDocument,
     DiskDocument,
     LeaseDocument,
+    RangeDocument,
     RoleDocument,
     SlaveDocument,
 )
@@ -16,8 +19,8 @@ from gantry_admin.health import motion, moving_words
 from gantry_admin.lease_renewal import LeaseWord
 from gantry_admin.settings import HealthSettings
 from gantry_admin.watch import Look
-from gantry_status import Status
-from gantry_status.orders import HaStatus
+from gantry_status import LogRange, Status
+from gantry_status.orders import HaStatus, RangeState
 
 
 def known(number: int) -> int | None:
@@ -71,7 +74,23 @@ def role_document(word: HaStatus) -> RoleDocument:
         trouble=word.trouble or None,
         is_draining=word.is_draining,
         may_acknowledge=word.may_acknowledge,
+        missing=_range_documents(word.missing),
+        accepted=_range_documents(word.accepted),
+        damaged_bytes=word.damaged_bytes,
     )
+
+
+def missing_range_documents(status: Status | None, word: HaStatus | None) -> list[RangeDocument]:
+    """The ranges that add up to the page's missing bytes: the broker's own list if it does, else the page's."""
+    if status is None or not status.log_missing_bytes:
+        return []
+    if word is not None and sum(one.end - one.start for one in word.missing) == status.log_missing_bytes:
+        return _range_documents(word.missing)
+    return _range_documents(status.log_missing_ranges)
+
+
+def _range_documents(ranges: Sequence[LogRange | RangeState]) -> list[RangeDocument]:
+    return [RangeDocument(start=one.start, end=one.end) for one in ranges]
 
 
 def slave_documents(status: Status, word: HaStatus | None, now_ns: int) -> list[SlaveDocument]:

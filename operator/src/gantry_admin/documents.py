@@ -96,6 +96,13 @@ class DiskDocument(Document):
     used_bytes: int | None
 
 
+class RangeDocument(Document):
+    """A range of the log."""
+
+    start: int
+    end: int = Field(description="Exclusive.")
+
+
 class RoleDocument(Document):
     """What the broker said last of its role, over its control socket."""
 
@@ -116,6 +123,13 @@ class RoleDocument(Document):
     trouble: str | None
     is_draining: bool
     may_acknowledge: bool
+    missing: list[RangeDocument] = Field(
+        default_factory=list, description="Ranges of the log that were on the disk and are gone; all of them."
+    )
+    accepted: list[RangeDocument] = Field(
+        default_factory=list, description="Ranges of the log whose loss an operator has accepted."
+    )
+    damaged_bytes: int = Field(default=0, description="Of the log, known to hold no good record now.")
 
 
 class Answered(Document):
@@ -182,6 +196,11 @@ class StatusDocument(Document):
         description="Bytes of the log that were on the disk and are gone; the broker takes no sends before an operator"
         " accepts that. Null when nothing is missing, and from a broker that does not know.",
     )
+    log_missing_ranges: list[RangeDocument] | None = Field(
+        default=None,
+        description="Which bytes these are: all ranges where the broker has answered, else the first four. Null when"
+        " nothing is missing.",
+    )
     log_accepted_loss_bytes: int | None = Field(
         default=None, description="Bytes of the log whose loss an operator has accepted; null for none."
     )
@@ -189,6 +208,7 @@ class StatusDocument(Document):
         default=None,
         description="Stored messages that are known to be damaged now; null from a broker that does not say.",
     )
+    damaged_bytes: int | None = Field(default=None, description="Of the log, known to be damaged now.")
     last_error: str | None
     last_error_wall_ms: int | None
     lease: LeaseDocument | None = Field(default=None, description="Where this sidecar was given a Lease to renew.")

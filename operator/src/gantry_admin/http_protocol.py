@@ -3,6 +3,8 @@
 The server itself bounds neither how long a request may take to arrive nor how long an answer may stay unread. What it
 knows of a connection is read after each of its callbacks and put down in the connection's place, which has deadlines
 (`gantry_remoting.http_admission`). Nothing of the server's behaviour is replaced.
+
+An exception in a callback closes its own connection, with one rate-limited line, as on the broker's ports.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from gantry_admin.certificates import subject_of
+from gantry_remoting import join_address
+from gantry_remoting.closings import LimitedLog
 from gantry_remoting.http_admission import Phase, Place, Reason
 
 PROBES: Final = frozenset({"/livez", "/readyz", "/startupz"})
@@ -26,6 +30,7 @@ PIPELINED_BYTES_MAX: Final = 64 * 1024
 """Requests that wait behind the one that is being answered: no client of ours sends a second one, and one read of a
 busy socket brings 256 KiB, which as many connections as there may be would hold in memory."""
 
+_failures: Final = LimitedLog(logging.getLogger(__name__))
 _quiet: Final = logging.getLogger("gantry_admin.http")
 """The server logs each bad request as a warning; they are counted and logged once a minute instead."""
 _quiet.setLevel(logging.ERROR)
@@ -52,25 +57,35 @@ class LimitedHttp(H11Protocol):
         return f"<LimitedHttp {self._place!r} answered={self._answered}>"
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._place.bind(transport.abort)
-        self._put_down()
-        subject = subject_of(transport.get_extra_info("peercert"))
-        if subject is not None and self.client is not None:
-            self._peer = (self.client[0], self.client[1])
-            self._subjects[self._peer] = subject
+        self.transport = transport  # closed also if the rest fails
+        try:
+            super().connection_made(transport)
+            self._place.bind(transport.abort)
+            self._put_down()
+            subject = subject_of(transport.get_extra_info("peercert"))
+            if subject is not None and self.client is not None:
+                self._peer = (self.client[0], self.client[1])
+                self._subjects[self._peer] = subject
+        except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
+            self._callback_failed("connection_made", error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._place.release()
         if self._peer is not None:
             self._subjects.pop(self._peer, None)
-        super().connection_lost(exc)
+        try:
+            super().connection_lost(exc)
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("connection_lost", error)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._put_down()
-        if self._place.phase in (Phase.ANSWER, Phase.UNREAD) and self._waiting_bytes > PIPELINED_BYTES_MAX:
-            self._place.close(Reason.PIPELINED)
+        try:
+            super().data_received(data)
+            self._put_down()
+            if self._place.phase in (Phase.ANSWER, Phase.UNREAD) and self._waiting_bytes > PIPELINED_BYTES_MAX:
+                self._place.close(Reason.PIPELINED)
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("data_received", error)
 
     def on_response_complete(self) -> None:
         self._answered += 1
@@ -79,17 +94,29 @@ class LimitedHttp(H11Protocol):
 
     def pause_writing(self) -> None:
         self._is_unread = True
-        super().pause_writing()
-        self._put_down()
+        try:
+            super().pause_writing()
+            self._put_down()
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("pause_writing", error)
 
     def resume_writing(self) -> None:
         self._is_unread = False
-        super().resume_writing()
-        self._put_down()
+        try:
+            super().resume_writing()
+            self._put_down()
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("resume_writing", error)
 
     def send_400_response(self, msg: str) -> None:
         self._place.note(Reason.BAD_REQUEST)
         super().send_400_response(msg)
+
+    def _callback_failed(self, callback: str, error: Exception) -> None:
+        """Close this connection for an exception that should not have been raised."""
+        peer = self._place.address if self.client is None else join_address(*self.client)
+        _failures.callback_failed(peer, callback, error)
+        self.transport.abort()
 
     @property
     def _waiting_bytes(self) -> int:

@@ -32,6 +32,7 @@ from gantry_admin.guard import Scope
 from gantry_admin.log_span import log_etag, log_span
 from gantry_admin.ranges import plan
 from gantry_admin.store_files import Piece
+from gantry_remoting.closings import LimitedLog
 from gantry_remoting.http_admission import HttpListener, Phase, Place, Reason
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class LogListener:
     def __init__(self, sidecar: Sidecar, tls: ssl.SSLContext | None) -> None:
         self._sidecar: Final = sidecar
         self._tls: Final = tls
+        self._failures: Final = LimitedLog(log)
+        """Owned by the loop of the thread."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -111,6 +114,8 @@ class LogListener:
         except asyncio.CancelledError:
             if self._stop is None or not self._stop.is_set():
                 raise
+        except Exception as error:  # noqa: BLE001 - an exception costs its own connection and no more
+            self._failures.callback_failed(place.address, "serve", error)
         finally:
             place.release()
             writer.transport.abort()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from io import FileIO
 from pathlib import Path
@@ -78,6 +78,20 @@ def segments_in(directory: Path) -> tuple[Segment, ...]:
     except (FileNotFoundError, NotADirectoryError):
         return ()
     return tuple(sorted(found))
+
+
+def queue_directories(root: Path) -> Iterator[Path]:
+    """The directories of all queues, by topic. A topic that is deleted meanwhile has none."""
+    for topic in _names_in(root / "consumequeue"):
+        for queue_id in _names_in(root / "consumequeue" / topic):
+            yield root / "consumequeue" / topic / queue_id
+
+
+def _names_in(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 @final
@@ -149,10 +163,7 @@ class StoreFiles:
         """The queues of a topic that have files."""
         if topic_fault(topic) is not None:
             return []
-        try:
-            names = os.listdir(self.root / "consumequeue" / path_component(topic))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        names = _names_in(self.root / "consumequeue" / path_component(topic))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= 5)
 
     def bounds(self, topic: str, queue_id: int, begin: int, end: int) -> Bounds:
@@ -201,7 +212,12 @@ class StoreFiles:
         physical, size, _ = unit
         if size in (0, FILLER_SIZE) or size < RECORD_BYTES_MIN or physical < begin:
             return -1
-        return record_store_timestamp(self.read(physical, physical + TIME_BYTES))
+        try:
+            return record_store_timestamp(self.read(physical, physical + TIME_BYTES))
+        except Problem as problem:
+            if problem.status != 410:
+                raise
+            return -1  # retention deleted its file meanwhile: it is older than whatever is left
 
 
 def _lies_before(unit: Unit, end: int) -> bool:

@@ -10,6 +10,7 @@ Every answer ends its connection, and every connection has a deadline and a plac
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +20,7 @@ from typing import Final, final
 from aiohttp import web
 
 from gantry_operator.metrics import Metrics
+from gantry_remoting.closings import LimitedLog
 from gantry_remoting.http_admission import HttpAdmission, HttpLimitSettings, HttpListener, Place
 
 Complaint = Callable[[], str]
@@ -33,10 +35,12 @@ LIMITS: Final = HttpLimitSettings(
 BACKLOG: Final = 1024
 """A flood of connections must not have the packets of a probe dropped."""
 
+_failures: Final = LimitedLog(logging.getLogger(__name__))
+
 
 @final
 class _Handler(web.RequestHandler):
-    """aiohttp's protocol in an admitted connection."""
+    """aiohttp's protocol in an admitted connection. An exception in a callback closes this connection and no other."""
 
     __slots__ = ("_place",)
 
@@ -45,12 +49,27 @@ class _Handler(web.RequestHandler):
         self._place: Final = place
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._place.bind(transport.abort)  # type: ignore[attr-defined]
+        try:
+            super().connection_made(transport)
+            self._place.bind(transport.abort)  # type: ignore[attr-defined]
+        except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
+            _failures.callback_failed(self._place.address, "connection_made", error)
+            transport.abort()  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            super().data_received(data)
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            _failures.callback_failed(self._place.address, "data_received", error)
+            if self.transport is not None:
+                self.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._place.release()
-        super().connection_lost(exc)
+        try:
+            super().connection_lost(exc)
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            _failures.callback_failed(self._place.address, "connection_lost", error)
 
 
 @asynccontextmanager

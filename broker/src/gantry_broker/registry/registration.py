@@ -2,9 +2,9 @@
 
 One task per name server holds one connection open: a name server forgets a broker the moment that connection closes.
 The whole topic table goes out at the start, every half minute, and right after a change. A name server that is down
-costs a log line when it goes and when it comes back, nothing else. When the broker changes its role it says goodbye
-under its old number before it comes under the new one, on the same connection, so that the two cannot overtake each
-other.
+costs a log line when it goes and when it comes back, nothing else. When the broker stops being the master it says
+goodbye under its old number before it comes under the new one, on the same connection, so that the two cannot overtake
+each other. A slave that becomes the master replaces its old number in one step and stays in the routes.
 """
 
 import asyncio
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_MS: Final = 3_000
 RETRY_S: Final = 1.0
+MASTER_ID: Final = 0
 SETTLE_S: Final = 0.02
 """Changes that come within this time go out together."""
 
@@ -48,6 +49,21 @@ class BrokerIdentity:
     broker_id: int = 0
     external_address: str = ""
     """Where clients outside of the network reach it; empty: nowhere."""
+
+
+def _replaces(new: BrokerIdentity | None, old: BrokerIdentity) -> bool:
+    """Whether name servers drop ``old`` by themselves when ``new`` is registered: no goodbye is needed.
+
+    One that differs in the address for outside only is the same broker. A slave that becomes the master keeps its
+    address, which has one number at a time, in RocketMQ's name servers, too. If it is the only member that is left, a
+    goodbye would take all topics of the shard out of the routes until it is registered again. A master that becomes a
+    slave does say goodbye: clients must not find it as the master any more, whatever happens next.
+    """
+    if new is None:
+        return False
+    same = replace(new, external_address=old.external_address, ha_address=old.ha_address, broker_id=old.broker_id)
+    is_promoted = new.broker_id == MASTER_ID != old.broker_id
+    return old == same and (is_promoted or (new.broker_id, new.ha_address) == (old.broker_id, old.ha_address))
 
 
 @final
@@ -104,9 +120,7 @@ class Registration:
         old, self._identity = self._identity, identity
         if old == identity:
             return
-        if old is not None and replace(old, external_address="") != (
-            None if identity is None else replace(identity, external_address="")
-        ):
+        if old is not None and not _replaces(identity, old):
             for address in self.registered:
                 self._farewells[address].append(old)
         self.changed()

@@ -2,9 +2,10 @@
 
 A request that is wrong in itself (no such topic, too large, no permission) is not among them. Every refusal has a
 reason, one counter for each reason goes to the status page and from there to `/metrics`, and an episode of refusals
-leaves two lines in the log: one when it begins, and one with count and duration when no request has been refused for
-that reason for EPISODE_GAP_S. What a client asks in vain for as long as it runs, a request code or a filter, is no
-episode: it leaves one line for the client or the group.
+leaves one line in the log when it begins, and a summary with count and duration when no request has been refused for
+that reason for EPISODE_GAP_S. A single line would either come when the overload is over or lack the numbers; however
+many requests are refused, there are no more than these two. What a client asks in vain for as long as it runs, a
+request code or a filter, is no episode: it leaves one line for the client or the group.
 """
 
 import logging

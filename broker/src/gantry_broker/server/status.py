@@ -21,7 +21,18 @@ from typing import Final, NamedTuple, Protocol, final
 from gantry_broker.server.status_thread import LastError, OpenPage, PageThread
 from gantry_broker.store.integrity import Integrity
 from gantry_broker.store.loss import LossRecord, missing_bytes
-from gantry_status import PUBLISH_INTERVAL_MS, Medium, PageWriter, Phase, Role, SlaveStatus, Status, new_origin, now
+from gantry_status import (
+    PUBLISH_INTERVAL_MS,
+    LogRange,
+    Medium,
+    PageWriter,
+    Phase,
+    Role,
+    SlaveStatus,
+    Status,
+    new_origin,
+    now,
+)
 from gantry_wire.version import VERSION
 
 FINISH_TIMEOUT_S: Final = 1.0
@@ -215,5 +226,6 @@ class StatusPublisher:
             pool_buffers_free=pool.free,
             is_crash_safe=pool.is_crash_safe,
             log_missing_bytes=missing_bytes(store.loss.missing) or None,
+            log_missing_ranges=tuple(LogRange(one.start, one.end) for one in store.loss.missing),
             log_accepted_loss_bytes=sum(one.end - one.start for one in store.loss.accepted) or None,
         )

@@ -45,6 +45,10 @@ class MemberView(msgspec.Struct, frozen=True, kw_only=True):
     """What its master has more."""
     is_draining: bool = False
     trouble: str = ""
+    missing_bytes: int = 0
+    """Of its log, that were on its disk and are gone."""
+    damaged_bytes: int = 0
+    """Of its log, known to hold no good record now."""
 
 
 @final

@@ -130,6 +130,8 @@ class Publisher:
             behind_bytes=behind,
             is_draining=report.is_draining,
             trouble=report.trouble,
+            missing_bytes=report.missing_bytes,
+            damaged_bytes=report.damaged_bytes,
         )
 
     def line(self) -> str:

@@ -41,6 +41,10 @@ def render(look: Look, *, with_events: bool = False) -> Iterator[RenderableType]
 def _row(member: MemberView) -> tuple[str, ...]:
     role = (member.role or "no answer").lower() if member.process == "running" else member.process
     remarks = [member.trouble] if member.trouble else []
+    if member.missing_bytes:
+        remarks.append(f"{bytes_text(member.missing_bytes)} of its log are missing")
+    if member.damaged_bytes:
+        remarks.append(f"{bytes_text(member.damaged_bytes)} of its log are damaged")
     if member.is_draining:
         remarks.append("drained")
     if member.seen_ago_ms is not None and member.seen_ago_ms > SEEN_LATE_MS:

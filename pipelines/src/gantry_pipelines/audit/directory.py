@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, BinaryIO, Final, NamedTuple, final
 from zlib import crc32
 
 from gantry_pipelines.audit.copies import (
@@ -70,6 +70,21 @@ def segments_in(directory: Path) -> list[Segment]:
     return sorted(found)
 
 
+@contextmanager
+def opened(segment: Segment) -> Iterator[BinaryIO | None]:
+    """The segment, open for reading; None where retention has deleted it since it was listed.
+
+    Every reader treats such a segment as if it had not been listed.
+    """
+    try:
+        file = open(segment.path, "rb", buffering=0)  # noqa: SIM115
+    except FileNotFoundError:
+        yield None
+        return
+    with file:
+        yield file
+
+
 def _is_segment(name: str) -> bool:
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
 
@@ -89,8 +104,8 @@ def sealed_line(path: Path) -> dict[str, Any] | None:
 def _last_used(log: list[Segment]) -> int:
     """Where the last file begins that has a record: brokers make files before they need them."""
     for segment in reversed(log):
-        with open(segment.path, "rb", buffering=0) as file:
-            if any(file.read(8)):
+        with opened(segment) as file:
+            if file is not None and any(file.read(8)):
                 return segment.base
     return 0
 
@@ -209,11 +224,13 @@ class DirectoryCopy:
         for segment in segments_in(self._root / "commitlog"):
             if segment.end <= offset or segment.base >= end:
                 continue
-            if segment.base > offset:
-                yield Span(offset, segment.base)
-                offset = segment.base
-            stop = min(segment.end, end)
-            with open(segment.path, "rb", buffering=0) as file:
+            with opened(segment) as file:
+                if file is None:
+                    continue
+                if segment.base > offset:
+                    yield Span(offset, segment.base)
+                    offset = segment.base
+                stop = min(segment.end, end)
                 while offset < stop:
                     data = os.pread(file.fileno(), min(PIECE_BYTES, stop - offset), offset - segment.base)
                     if not data:
@@ -233,8 +250,10 @@ class DirectoryCopy:
         found: list[tuple[str, int]] = []
         root = self._root / "consumequeue"
         for topic in sorted(os.listdir(root)) if root.is_dir() else ():
-            if topic_fault(topic) is None and (root / topic).is_dir():
-                found += [(topic, int(name)) for name in sorted(os.listdir(root / topic)) if name.isdigit()]
+            if topic_fault(topic) is None:
+                # A topic that is deleted meanwhile has no queues.
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    found += [(topic, int(name)) for name in sorted(os.listdir(root / topic)) if name.isdigit()]
         return found
 
     def knows_topic(self, topic: str) -> bool | None:
@@ -247,8 +266,8 @@ class DirectoryCopy:
         if not segments:
             return 0, 0
         for segment in reversed(segments):
-            with open(segment.path, "rb", buffering=0) as file:
-                end = last_unit_end(file.read())
+            with opened(segment) as file:
+                end = 0 if file is None else last_unit_end(file.read())
             if end:
                 return segments[0].base // UNIT_BYTES, (segment.base + end) // UNIT_BYTES
         return segments[0].base // UNIT_BYTES, segments[0].base // UNIT_BYTES
@@ -260,8 +279,8 @@ class DirectoryCopy:
         for segment in self._queue(topic, queue):
             low, high = max(segment.base, begin), min(segment.end, end)
             if low < high:
-                with open(segment.path, "rb", buffering=0) as file:
-                    data = os.pread(file.fileno(), high - low, low - segment.base)
+                with opened(segment) as file:
+                    data = b"" if file is None else os.pread(file.fileno(), high - low, low - segment.base)
                 result[low - begin : low - begin + len(data)] = data
         return bytes(result)
 

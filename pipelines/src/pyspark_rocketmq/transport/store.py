@@ -73,12 +73,20 @@ def topics_in(directory: str) -> dict[str, tuple[int, ...]]:
     """Topics that have queues in a store, without RocketMQ's own, and the numbers of these queues."""
     root = Path(directory) / "consumequeue"
     found: dict[str, tuple[int, ...]] = {}
-    with suppress(FileNotFoundError, NotADirectoryError):
-        for topic in sorted(os.listdir(root)):
-            if topic_fault(topic) is None and not is_internal(topic):
-                names = os.listdir(root / path_component(topic))
-                found[topic] = tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit()))
+    for topic in _names_in(root):
+        if topic_fault(topic) is None and not is_internal(topic):
+            # A topic that is deleted meanwhile has no queues, and hides no other.
+            names = [name for name in _names_in(root / path_component(topic)) if name.isascii() and name.isdigit()]
+            if names:
+                found[topic] = tuple(sorted(map(int, names)))
     return found
+
+
+def _names_in(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 @final
@@ -205,7 +213,11 @@ class Store:
 
         def is_older(at: int) -> bool:
             physical = int(self._unit(segments, at)["physical"])
-            return record_store_timestamp(self.read(physical, physical + RECORD_BYTES_MIN).data) < timestamp_ms
+            try:
+                record = self.read(physical, physical + RECORD_BYTES_MIN)
+            except Gone:
+                return True  # retention deleted its file meanwhile: it is older than whatever is left
+            return record_store_timestamp(record.data) < timestamp_ms
 
         return _partition(bounds.begin, bounds.end, is_older)
 

@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
@@ -20,6 +20,9 @@ from gantry_wire.message import record_store_timestamp
 
 NO_BUFFERS: Final = (1 << 31) - 1
 """How many write buffers RocketMQ says are left where it uses none."""
+
+RANGES_MAX: Final = 8
+"""Of the log, missing or damaged, that are named; the sums have all of them."""
 
 NOTHING_OF: Final = (
     "timerReadBehind",
@@ -102,6 +105,7 @@ class BrokerHandlers:
         store, stats, settings = core.store, core.stats, core.settings
         now_ms = core.clock.wall_ms()
         totals, days = core.statistics.totals(), stats.days
+        missing, damaged = store.loss.missing, store.guard.damaged
         table: dict[str, object] = {
             "brokerActive": "true" if core.gate.sends is None else "false",
             "brokerVersion": PROTOCOL_VERSION,
@@ -150,6 +154,11 @@ class BrokerHandlers:
             "consumeQueuesRebuilding": store.repair.queues.queues_waiting,
             "consumeQueueUnitsRebuilt": store.repair.queues.units_rebuilt,
             "keyIndexRebuilds": store.repair.index_rebuilds,
+            "commitLogMissingBytes": sum(lost.end - lost.start for lost in missing),
+            "commitLogMissingRanges": _ranges_text(missing),
+            "commitLogDamagedRecords": len(damaged),
+            "commitLogDamagedBytes": sum(one.end - one.start for one in damaged),
+            "commitLogDamagedRanges": _ranges_text(damaged),
             "connections": self._connections(),
             "heldPulls": self._hold.count,
             "unfinishedFrameBytes": sum(port.frame_budget.held_bytes for port in self._ports),
@@ -185,6 +194,18 @@ class BrokerHandlers:
         """In whole hundredths, rounded up, as in RocketMQ."""
         space = self._core.disk.space(self._core.store.root)
         return str(-(-space.used * 100 // space.total) / 100) if space.total else "0"
+
+
+class _Range(Protocol):
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+def _ranges_text(ranges: Sequence[_Range]) -> str:
+    """The first ranges as `start-end;start-end`, with exclusive ends."""
+    return ";".join(f"{one.start}-{one.end}" for one in ranges[:RANGES_MAX])
 
 
 def _resolved(settings: BrokerSettings) -> dict[str, str]:

@@ -1,0 +1,172 @@
+"""Exceptions in the callbacks of a sidecar's connections: they end that connection with one line, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast, final
+
+import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from gantry_admin import http_protocol, log_listener
+from gantry_admin.http_protocol import LimitedHttp
+from gantry_broker.testing.local import on_both_loops, wait_until
+from gantry_remoting.closings import LimitedLog
+from gantry_remoting.http_admission import HttpAdmission, HttpLimitSettings, HttpListener, Place
+
+PATIENCE_S = 60.0
+GOOD = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+BUG = b"GET /bug HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+@pytest.fixture(autouse=True)
+def _fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was logged in another test limits nothing here."""
+    monkeypatch.setattr(http_protocol, "_failures", LimitedLog(logging.getLogger(http_protocol.__name__)))
+
+
+@final
+class Unguarded(LimitedHttp):
+    """The twin: the same connection without the guard around its callbacks."""
+
+    def _callback_failed(self, callback: str, error: Exception) -> None:
+        raise error
+
+
+class Port:
+    """One listener as the sidecar has it, with an application that answers everything."""
+
+    def __init__(self, address: tuple[str, int], admission: HttpAdmission) -> None:
+        self.address = address
+        self.admission = admission
+        self.uncaught: list[dict[str, Any]] = []
+        """What reached the event loop."""
+
+    async def ask(self, request: bytes) -> bytes:
+        """All that is answered until the connection ends; empty where nothing is."""
+        reader, writer = await asyncio.open_connection(*self.address)
+        try:
+            writer.write(request)
+            async with asyncio.timeout(PATIENCE_S):
+                return await reader.read()
+        except ConnectionError:
+            return b""
+        finally:
+            writer.transport.abort()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+@asynccontextmanager
+async def listening(protocol: type[LimitedHttp] = LimitedHttp) -> AsyncIterator[Port]:
+    state, subjects = ServerState(), dict[tuple[str, int], str]()
+    config = uvicorn.Config(PlainTextResponse("fine"), ws="none", lifespan="off", log_config=None, access_log=False)
+    config.load()
+
+    def make(place: Place) -> LimitedHttp:
+        return protocol(place, subjects, config, state)
+
+    admission = HttpAdmission("test", HttpLimitSettings(), clock=time.monotonic)
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        bound.setblocking(False)
+        port = Port(bound.getsockname(), admission)
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: port.uncaught.append(context))
+        listener = HttpListener(bound, admission, make, None)
+        listener.start()
+        try:
+            yield port
+            await wait_until(lambda: not len(admission))
+        finally:
+            await listener.close()
+
+
+def failed(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.getMessage() == "connection closed: a callback failed"]
+
+
+def break_callback(monkeypatch: pytest.MonkeyPatch, callback: str) -> None:
+    """Give the server a bug that the first connection that reaches it, or the request for /bug, runs into."""
+    real, left = getattr(H11Protocol, callback), [1]
+
+    def broken(self: H11Protocol, argument: Any) -> None:
+        if argument == BUG or (callback != "data_received" and left and left.pop()):
+            raise KeyError("a bug")
+        real(self, argument)
+
+    monkeypatch.setattr(H11Protocol, callback, broken)
+
+
+@pytest.mark.parametrize("callback", ["connection_made", "data_received", "connection_lost"])
+@on_both_loops
+async def test_an_exception_in_a_callback_closes_its_own_connection(
+    callback: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place is free, one line has callback and traceback, another connection is served, the loop sees nothing."""
+    break_callback(monkeypatch, callback)
+    async with listening() as port:
+        await port.ask(BUG)
+        await wait_until(lambda: not len(port.admission))
+        assert (await port.ask(GOOD)).startswith(b"HTTP/1.1 200")
+    assert port.uncaught == []
+    [line] = failed(caplog)
+    assert (line.__dict__["callback"], line.exc_info is not None) == (callback, True)
+    assert line.__dict__["peer"].startswith("127.0.0.1")
+
+
+@on_both_loops
+async def test_a_flood_of_exceptions_leaves_one_traceback_and_few_lines(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often a peer runs into the same bug: one traceback, and a few lines a second."""
+    break_callback(monkeypatch, "data_received")
+    async with listening() as port:
+        for _ in range(60):
+            await port.ask(BUG)
+    lines = failed(caplog)
+    assert sum(line.exc_info is not None for line in lines) == 1
+    assert 0 < len(lines) < 60
+
+
+@on_both_loops
+async def test_the_callback_test_has_teeth(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: without the guard every exception reaches the event loop, which logs a traceback for each."""
+    break_callback(monkeypatch, "data_received")
+    async with listening(Unguarded) as port:
+        for _ in range(10):
+            await port.ask(BUG)
+    assert len(port.uncaught) == 10
+    assert failed(caplog) == []
+
+
+async def test_an_exception_while_a_range_is_served_closes_its_own_connection(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port for ranges of the log has the same guard: few lines, one traceback, nothing reaches the loop."""
+
+    async def broken(self: log_listener.Connection) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(log_listener.Connection, "serve", broken)
+    listener = log_listener.LogListener(cast(Any, None), None)
+    admission = HttpAdmission("test", HttpLimitSettings(), clock=time.monotonic)
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        bound.setblocking(False)
+        port = Port(bound.getsockname(), admission)
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: port.uncaught.append(context))
+        accepting = HttpListener(bound, admission, listener._protocol, None)
+        accepting.start()
+        for _ in range(60):
+            await port.ask(GOOD)
+        await wait_until(lambda: not len(admission))
+        await accepting.close()
+    lines = failed(caplog)
+    assert port.uncaught == []
+    assert sum(line.exc_info is not None for line in lines) == 1
+    assert 0 < len(lines) < 60

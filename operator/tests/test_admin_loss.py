@@ -1,0 +1,52 @@
+"""Lost log data in the sidecar's status: the ranges, from the broker's own report or from its page."""
+
+from __future__ import annotations
+
+import pytest
+
+from gantry_admin.describe import missing_range_documents, role_document
+from gantry_admin.documents import RangeDocument
+from gantry_status import LogRange, Phase, Status
+from gantry_status.orders import HaRole, HaStatus, RangeState
+
+ON_PAGE = tuple(LogRange(start, start + 100) for start in (0, 200, 400, 600))
+ALL = [RangeState(start=start, end=start + 100, cause="middle") for start in (0, 200, 400, 600, 800)]
+
+
+def page(missing_bytes: int | None = 500) -> Status:
+    ranges = ON_PAGE if missing_bytes else ()
+    return Status(
+        published_boottime_ns=1, published_wall_ms=1, phase=Phase.SERVING,
+        log_missing_bytes=missing_bytes, log_missing_ranges=ranges,
+    )  # fmt: skip
+
+
+def word(missing: list[RangeState]) -> HaStatus:
+    return HaStatus(role=HaRole.COMPARING, missing=missing, accepted=[RangeState(start=7, end=9)], damaged_bytes=42)
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "starts"),
+    [
+        (page(), word(ALL), [0, 200, 400, 600, 800]),
+        (page(), None, [0, 200, 400, 600]),
+        (page(), word([]), [0, 200, 400, 600]),
+        (page(None), word(ALL), []),
+        (None, word(ALL), []),
+    ],
+    ids=["answered", "no answer", "older answer", "accepted since", "no page"],
+)
+def test_missing_ranges_are_those_that_the_page_adds_up(
+    status: Status | None, told: HaStatus | None, starts: list[int]
+) -> None:
+    """All of them where the broker's answer agrees with its page, else the first four, which the page has."""
+    assert [one.start for one in missing_range_documents(status, told)] == starts
+
+
+def test_the_role_document_passes_ranges_and_damage_on() -> None:
+    """What `gantry ha status` shows of loss and damage, the sidecar has, too."""
+    document = role_document(word(ALL[:1]))
+
+    assert document.missing == [RangeDocument(start=0, end=100)]
+    assert document.accepted == [RangeDocument(start=7, end=9)]
+    assert document.damaged_bytes == 42
