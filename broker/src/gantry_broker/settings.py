@@ -212,6 +212,10 @@ class BrokerSettings:
     """maxUnreadReplyBytes: of one port, replies that clients have not read, of all connections together. Beyond it the
     connections are closed that have most of them for the longest time."""
 
+    turn_read_bytes_max: int = 1024 * 1024
+    """maxReadBytesPerTurn: of one port, how many bytes of requests one turn of the event loop serves. What arrives
+    beyond it waits for the next turns, in order, so that many connections delay others no more than a few do."""
+
     tls_mode: TlsMode = TlsMode.PERMISSIVE
     """tlsMode: disabled, permissive or enforcing. Permissive without a certificate speaks plain text only."""
 
@@ -333,6 +337,7 @@ class BrokerSettings:
             unfinished_frame_bytes_max=self.unfinished_frame_bytes_max,
             unauthenticated_frame_bytes_max=self.unauthenticated_frame_bytes_max,
             unread_reply_bytes_max=self.unread_reply_bytes_max,
+            turn_read_bytes_max=self.turn_read_bytes_max,
             is_guarded=self.access.is_enabled,
             first_frame_bytes_max=self.first_frame_bytes_max,
             wire=WireLimits(frame_bytes_max=self.frame_bytes_max),
@@ -430,6 +435,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "maxUnfinishedFrameBytes": ("unfinished_frame_bytes_max", kinds.POSITIVE),
     "maxUnauthenticatedFrameBytes": ("unauthenticated_frame_bytes_max", kinds.POSITIVE),
     "maxUnreadReplyBytes": ("unread_reply_bytes_max", kinds.POSITIVE),
+    "maxReadBytesPerTurn": ("turn_read_bytes_max", kinds.whole(64 * 1024)),
     "tlsMode": ("tls_mode", kinds.tls_mode),
     "tlsServerCertPath": ("tls_certificate", str),
     "tlsServerKeyPath": ("tls_key", str),

@@ -66,7 +66,9 @@ class Listener:
         self.reply_turns = ReplyTurns(settings.turn_reply_bytes_max, lambda callback: self._loop.call_soon(callback))
         self._own_certificates: CertificateSource[ssl.SSLContext] | None = None
         self.connections: set[Connection] = set()
-        self.read_turns = ReadTurns(settings.turn_connections_max, lambda callback: self.loop.call_soon(callback))
+        self.read_turns = ReadTurns(
+            settings.turn_connections_max, settings.turn_read_bytes_max, lambda callback: self.loop.call_soon(callback)
+        )
         self._per_address: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
         self._emptied = asyncio.Event()

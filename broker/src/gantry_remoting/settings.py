@@ -164,10 +164,16 @@ class ListenerSettings:
     connection is served meanwhile. One full read of uvloop (256,000 bytes) reaches this bound, so a burst is handled
     in slices of 2 to 20 ms."""
 
+    turn_read_bytes_max: int = 1024 * 1024
+    """Serve this much of the port in a turn of the event loop, however many connections have sent something: four full
+    reads, or 10 to 25 ms of sends. What is read beyond it is kept, its connection is not read meanwhile, and both wait
+    for a later turn, first come, first served. Without it 300 connections that send 100 KB each make turns of a second.
+    Reads below 16 KiB have a second budget of this size, so that small requests do not wait for large ones."""
+
     turn_connections_max: int = 4
-    """Of the connections that have delivered their share of a turn, read so many again in the next one, and the others
-    after them: about 1 MB or 10 ms of sends. Beside a hundred flooders a small request so waits no longer than beside
-    four."""
+    """Of the connections that wait for a turn with their bytes in the kernel, read so many in the next one, and the
+    others after them: each counts as this share of `turn_read_bytes_max` before it is read. Beside a hundred flooders a
+    small request so waits no longer than beside four."""
 
     turn_reply_bytes_max: int = 16 * 1024 * 1024
     """Handle no more requests of this port in a turn of the event loop in which this much was written: one small
