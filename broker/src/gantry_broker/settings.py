@@ -216,6 +216,14 @@ class BrokerSettings:
     """maxReadBytesPerTurn: of one port, how many bytes of requests one turn of the event loop serves. What arrives
     beyond it waits for the next turns, in order, so that many connections delay others no more than a few do."""
 
+    deferred_answers_max: int = 1024
+    """maxDeferredAnswers: of one port, requests whose answers are under way because they wait for the disk or a table,
+    of all connections together. The next one waits, and its connection is not read meanwhile."""
+
+    deferred_answers_per_connection_max: int = 64
+    """maxDeferredAnswersPerConnection: the same of one connection. Held pulls and sends that wait for the disk or for
+    slaves have limits of their own and do not count."""
+
     tls_mode: TlsMode = TlsMode.PERMISSIVE
     """tlsMode: disabled, permissive or enforcing. Permissive without a certificate speaks plain text only."""
 
@@ -338,6 +346,8 @@ class BrokerSettings:
             unauthenticated_frame_bytes_max=self.unauthenticated_frame_bytes_max,
             unread_reply_bytes_max=self.unread_reply_bytes_max,
             turn_read_bytes_max=self.turn_read_bytes_max,
+            deferred_answers_max=self.deferred_answers_max,
+            deferred_answers_per_connection_max=self.deferred_answers_per_connection_max,
             is_guarded=self.access.is_enabled,
             first_frame_bytes_max=self.first_frame_bytes_max,
             wire=WireLimits(frame_bytes_max=self.frame_bytes_max),
@@ -436,6 +446,8 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "maxUnauthenticatedFrameBytes": ("unauthenticated_frame_bytes_max", kinds.POSITIVE),
     "maxUnreadReplyBytes": ("unread_reply_bytes_max", kinds.POSITIVE),
     "maxReadBytesPerTurn": ("turn_read_bytes_max", kinds.whole(64 * 1024)),
+    "maxDeferredAnswers": ("deferred_answers_max", kinds.POSITIVE),
+    "maxDeferredAnswersPerConnection": ("deferred_answers_per_connection_max", kinds.POSITIVE),
     "tlsMode": ("tls_mode", kinds.tls_mode),
     "tlsServerCertPath": ("tls_certificate", str),
     "tlsServerKeyPath": ("tls_key", str),

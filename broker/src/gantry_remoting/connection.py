@@ -72,6 +72,8 @@ class ReadPause(IntFlag):
     """More reply bytes than `reply_bytes_high` wait for the peer."""
     PORT_BUSY = 4
     """Its requests wait for a turn in which less is written to others."""
+    ANSWERS_DEFERRED = 8
+    """Its next request waits until some of the deferred answers before it are given (`deferred_answers`)."""
 
 
 class Service(Protocol):
@@ -358,7 +360,8 @@ class Connection(asyncio.Protocol):
             return CloseReason.READER_TIMEOUT  # too little waits to pause it, and even that is not read
         if self._frame_began_at and now - self._frame_began_at > settings.frame_timeout_ms / 1000:
             return CloseReason.FRAME_TIMEOUT
-        if now - self.active_at > settings.idle_timeout_ms / 1000:
+        is_deferred = self._read_pause & ReadPause.ANSWERS_DEFERRED  # by us: what it sends meanwhile is not read
+        if not is_deferred and now - self.active_at > settings.idle_timeout_ms / 1000:
             return CloseReason.IDLE
         return None
 
@@ -472,6 +475,19 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - see connection_made
             self._callback_failed("take_turn", error)
 
+    def wait_for_answers(self) -> None:
+        """Handle and read no more requests until `answers_given`."""
+        self._pause_reading(ReadPause.ANSWERS_DEFERRED)
+
+    def answers_given(self) -> None:
+        """Go on with the requests that wait for answers. Never raises."""
+        self.active_at = self._loop.time()
+        try:
+            self._resume_reading(ReadPause.ANSWERS_DEFERRED)
+            self._resume()
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("answers_given", error)
+
     # ------- inside
 
     def _feed(self, data: bytes) -> None:
@@ -490,7 +506,7 @@ class Connection(asyncio.Protocol):
             self._needed_bytes = self._needed(rest)
             self._hold(rest)
             self._frame_began_at = 0.0 if self._has_whole_frame else self.active_at
-            if self._has_whole_frame:
+            if self._has_whole_frame and not self._read_pause & ReadPause.ANSWERS_DEFERRED:
                 self._wait_for_turn()
         else:
             self._frame_began_at = 0.0
@@ -561,7 +577,8 @@ class Connection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Serve the frames that are kept, unless their replies would only lie here."""
-        if self.is_open and not self._write_paused_at and self._has_whole_frame:
+        is_deferred = self._read_pause & ReadPause.ANSWERS_DEFERRED
+        if self.is_open and not self._write_paused_at and not is_deferred and self._has_whole_frame:
             data = self._pending.take()
             self.active_at = self._loop.time()
             try:

@@ -179,6 +179,15 @@ class ListenerSettings:
     """Handle no more requests of this port in a turn of the event loop in which this much was written: one small
     request may ask for 8 MiB, and connections that are closed for it are freed only when the turn ends."""
 
+    deferred_answers_max: int = 1024
+    """Requests of the port whose answers are under way in tasks, of all connections together: about 2.5 MiB. Answers
+    that wait for the disk share one write, so more of them at once are not answered sooner. The next one waits in its
+    connection, which is not read meanwhile, and connections that wait are served first come, first served."""
+
+    deferred_answers_per_connection_max: int = 64
+    """The same of one connection, so that sixteen are needed to fill the port. Administrators' tools ask one after
+    another; a client that ends 64 transactions while the journal is still being read waits for half of them."""
+
     unfinished_frame_bytes_max: int = 128 * 1024 * 1024
     """Budget of the port for frames that have begun and not ended, of all connections together: 32 sends of 4 MiB that
     arrive side by side. Beyond it the connections are closed whose part costs most, by bytes times age."""
