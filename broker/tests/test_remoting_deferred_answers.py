@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gantry_broker.app import Broker
 from gantry_broker.server.handlers import reply as reply_module
 from gantry_broker.testing.local import RawPeer, dialogue, on_both_loops, running_broker, send_ext, wait_until
 from gantry_nameserver.server import NameServer
@@ -42,6 +43,11 @@ class Host:
         self.most = max(self.most, self.answers.pending)
         await self.gate.wait()
         return command.reply()
+
+    async def has_taken_a_request(self) -> None:
+        """Wait until one more request is handled than before, or has to wait."""
+        before = self.handled
+        await wait_until(lambda: self.handled > before or self.waiting() > 0)
 
     def waiting(self) -> int:
         """How many connections are not read until answers are given."""
@@ -118,9 +124,10 @@ async def test_connections_that_come_and_go_do_not_pass_the_limit_of_the_port() 
     async with hosting(deferred_answers_max=5) as host:
         for _ in range(30):
             peer = await RawPeer.open(host.listener.port)
-            before = host.handled
+            taking = asyncio.ensure_future(host.has_taken_a_request())
+            await asyncio.sleep(0)
             await peer.say(requests(DEFERRED, 1))
-            await wait_until(lambda before=before: host.handled > before or host.waiting() > 0)
+            await taking
             await peer.close()
         assert (host.answers.pending, host.handled) == (5, 5)
 
@@ -204,6 +211,11 @@ async def test_a_connection_that_ends_while_it_waits_leaves_nothing_behind() -> 
 # ------- a broker and a name server
 
 
+def tightly_bounded(path: Path) -> AbstractAsyncContextManager[Broker]:
+    """A broker whose ports have one deferred answer under way."""
+    return running_broker(path, maxDeferredAnswers="1", maxDeferredAnswersPerConnection="1")
+
+
 async def test_a_broker_bounds_what_one_connection_has_under_way(tmp_path: Path) -> None:
     """Pipelined requests to clean consume queues (306) are all answered, and 64 of them are tasks at most."""
     async with running_broker(tmp_path) as broker:
@@ -219,8 +231,8 @@ async def test_a_broker_bounds_what_one_connection_has_under_way(tmp_path: Path)
 
 async def test_without_the_limit_a_broker_has_a_task_for_each_request(tmp_path: Path) -> None:
     """The twin: with the limits off they are all tasks at once."""
-    off = {"maxDeferredAnswers": str(UNBOUNDED), "maxDeferredAnswersPerConnection": str(UNBOUNDED)}
-    async with running_broker(tmp_path, **off) as broker:
+    off = str(UNBOUNDED)
+    async with running_broker(tmp_path, maxDeferredAnswers=off, maxDeferredAnswersPerConnection=off) as broker:
         peer = await RawPeer.open(broker.port)
         await peer.say(requests(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, 2000))
         await wait_until(lambda: broker._services[0].answers.pending > 500)
@@ -231,8 +243,7 @@ async def test_without_the_limit_a_broker_has_a_task_for_each_request(tmp_path: 
 
 async def test_held_pulls_and_sends_of_a_connection_are_no_deferred_answers(tmp_path: Path) -> None:
     """A client multiplexes more held pulls than the limit and its sends on one connection, and none of them waits."""
-    limits = {"maxDeferredAnswers": "1", "maxDeferredAnswersPerConnection": "1"}
-    async with running_broker(tmp_path, **limits) as broker, dialogue(broker) as client:
+    async with tightly_bounded(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
         pulls = [client.start_pull(1, wait_ms=60_000) for _ in range(100)]
         await wait_until(lambda: broker.pulls.hold.count == 100)
@@ -246,8 +257,7 @@ async def test_replies_between_clients_are_not_bounded_by_deferred_answers(
 ) -> None:
     """A client that answers its own requests on one connection gets every reply: the broker reads it all the while."""
     monkeypatch.setattr(reply_module, "PUSH_TIMEOUT_MS", 600_000)
-    limits = {"maxDeferredAnswers": "1", "maxDeferredAnswersPerConnection": "1"}
-    async with running_broker(tmp_path, **limits) as broker, dialogue(broker) as client:
+    async with tightly_bounded(tmp_path) as broker, dialogue(broker) as client:
         client.channel._on_request = lambda command, channel: command.reply()
         await client.heartbeat("asker")
         properties = f"REPLY_TO_CLIENT\x01asker\x02UNIQ_KEY\x01{'0' * 32}\x02CORRELATION_ID\x01c\x02"
