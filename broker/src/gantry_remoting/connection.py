@@ -214,9 +214,13 @@ class Connection(asyncio.Protocol):
             return
         self.active_at = self._loop.time()
         try:
-            size = len(data)
-            is_short = size < COUNTED_READ_BYTES
-            is_in_turn = self._take_short(size) if is_short else self._take_large(size)
+            size, turns = len(data), self._turns
+            is_short = is_in_turn = size < COUNTED_READ_BYTES
+            if is_short and turns.short_bytes + size < SHORT_READS_STEP:  # the usual case, without a call
+                turns.short_bytes += size
+                self.is_backlogged = False
+            else:
+                is_in_turn = self._take_short(size) if is_short else self._take_large(size)
             if self._is_sniffing:
                 self._sniff(data)
             if self._tls is not None:
