@@ -11,13 +11,15 @@ import uvloop
 
 from gantry_broker.testing.local import RawPeer, on_both_loops, wait_until
 from gantry_remoting import Connection, Listener, ListenerSettings
-from gantry_remoting.connection import COUNTED_READ_BYTES
-from gantry_remoting.turns import ReadTurns
+from gantry_remoting.turns import SHORT_READS_STEP, ReadTurns
 from gantry_wire import Command, decode_command
 
 UNBOUNDED = 1 << 40
 UVLOOP_READ_BYTES = 256_000
+TURN_BYTES = 8 * UVLOOP_READ_BYTES
+"""What a turn takes at most: the budget, the reads of the connections whose turn it is, and one read that passes it."""
 KIB = 1024
+MIB = 1024 * KIB
 HEAD_BYTES = 8
 
 
@@ -27,8 +29,11 @@ class Sink:
     def __init__(self) -> None:
         self.taken = 0
         self.replies = b""
+        self.frame_bytes = 0
 
     def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
+        if len(data) < self.frame_bytes:
+            return 0, b""
         self.taken += len(data)
         return len(data), self.replies
 
@@ -58,6 +63,15 @@ class Rig:
     def receive(self, size: int) -> None:
         assert self._is_reading, "a transport that is paused delivers nothing"
         self.connection.data_received(bytes(size))
+
+    @property
+    def turns(self) -> ReadTurns:
+        return self.connection._turns
+
+    def spend_turn(self) -> None:
+        """Other connections fill this turn with large reads."""
+        for _ in range(32):
+            self.turns.take_large(256 * KIB)
 
     def is_reading(self) -> bool:
         return self._is_reading
@@ -135,13 +149,16 @@ def test_what_was_delivered_in_an_earlier_turn_does_not_count() -> None:
     assert rig.switches == 0
 
 
-def test_small_requests_cost_no_callback() -> None:
-    """A short read has emptied its socket, so that it is not counted and nothing is scheduled for it."""
+def test_small_requests_cost_no_callback_each() -> None:
+    """Short reads schedule one callback when their sum has become large, and nothing before."""
     rig = Rig()
     for _ in range(100):
-        rig.receive(COUNTED_READ_BYTES - 1)
-
+        rig.receive(SHORT_READS_STEP // 100 - 1)
     assert rig.soon == []
+
+    for _ in range(100):
+        rig.receive(100)
+    assert len(rig.soon) == 1
     assert rig.is_reading()
 
 
@@ -221,37 +238,216 @@ class Busy:
         self.name = name
         self.log = log
 
-    def read_again(self) -> None:
+    def take_turn(self, kept_bytes: int) -> None:
         self.log.append(self.name)
+
+
+class Port:
+    """The turns of a port whose loop is the test's, and the names of the connections that took theirs."""
+
+    def __init__(self, connections_max: int, bytes_max: int) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.log: list[str] = []
+        self.turns = ReadTurns(connections_max, bytes_max, self.soon.append)
+
+    def wait(self, name: str, kept_bytes: int = 0, *, is_short: bool = False) -> None:
+        self.turns.wait(Busy(name, self.log), kept_bytes, is_short=is_short)
+
+    def next_turn(self) -> str:
+        """Who took a turn in it."""
+        due, self.soon[:] = self.soon[:], []
+        for callback in due:
+            callback()
+        served = "".join(self.log)
+        self.log.clear()
+        return served
 
 
 def test_busy_connections_are_read_in_turns_and_none_is_passed_over() -> None:
     """Each turn reads so many of those that wait, first come, first served; who is cut again goes to the end."""
-    soon: list[Callable[[], None]] = []
-    log: list[str] = []
-    turns = ReadTurns(2, soon.append)
-    busy = {name: Busy(name, log) for name in "ABCDE"}
-    cut = list("ABCDE")
+    port = Port(2, MIB)
+    cut = "ABCDE"
     for expected in ("AB", "CD", "EA", "BC", "DE"):
-        due, soon[:] = soon[:], []
-        for callback in due:
-            callback()
         for name in cut:
-            turns.wait(busy[name])
-        assert "".join(log) == expected
-        cut = log[:]
-        log.clear()
+            port.wait(name)
+        cut = port.next_turn()
+        assert cut == expected
 
 
 def test_turns_end_when_nobody_is_busy() -> None:
     """Without a busy connection nothing is scheduled: an idle broker's loop sleeps."""
-    soon: list[Callable[[], None]] = []
-    turns = ReadTurns(2, soon.append)
-    turns.wait(Busy("A", []))
-    while soon:
-        soon.pop()()
+    port = Port(2, MIB)
+    port.wait("A")
+    while port.soon:
+        port.next_turn()
 
-    assert repr(turns) == "<ReadTurns resumed=0 waiting=0>"
+    assert repr(port.turns) == "<ReadTurns number=2 taken=0 waiting=0>"
+
+
+def test_a_turn_serves_kept_bytes_up_to_the_budget_of_the_port() -> None:
+    """What was read beyond a turn's budget is served in the next turns, a budget in each, in the order of arrival."""
+    port = Port(4, MIB)
+    for name in "ABCDEFG":
+        port.wait(name, 400 * KIB)
+
+    assert [port.next_turn() for _ in range(3)] == ["ABC", "DEF", "G"]
+
+
+def test_new_reads_do_not_overtake_what_waits() -> None:
+    """A turn whose budget goes to connections that have waited takes no new large read; the next turns do."""
+    port = Port(4, MIB)
+    for name in "ABC":
+        port.wait(name, 400 * KIB)
+    port.next_turn()
+    assert not port.turns.take_large(100 * KIB)
+
+    port.next_turn()
+    assert port.turns.take_large(100 * KIB)
+
+
+def test_short_reads_do_not_wait_for_large_ones() -> None:
+    """Short reads have a budget and a queue of their own, so a turn full of large reads still serves small requests."""
+    port = Port(4, MIB)
+    for name in "ABCDEF":
+        port.wait(name, MIB)
+    port.wait("s", 100, is_short=True)
+
+    assert port.next_turn() == "sA"
+    assert not port.turns.take_large(100 * KIB)
+    port.turns.short_bytes = SHORT_READS_STEP
+    assert port.turns.take_short()
+
+
+def test_short_reads_of_many_connections_share_a_turn() -> None:
+    """Short reads beyond the budget of a turn wait, too: 4,000 connections may send 15 KiB each at once."""
+    port = Port(4, MIB)
+    taken = 0
+    while port.turns.take_short():
+        port.turns.short_bytes += SHORT_READS_STEP
+        taken += SHORT_READS_STEP
+
+    assert taken == MIB + SHORT_READS_STEP
+    port.next_turn()
+    assert port.turns.take_short()
+
+
+# ------- one connection beside a full turn
+
+
+def test_a_read_beyond_the_budget_of_the_port_is_kept_for_the_next_turn() -> None:
+    """What arrives in a turn whose budget is spent is not served in it, and the connection is not read meanwhile."""
+    rig = Rig(turn_read_bytes_max=MIB)
+    rig.spend_turn()
+
+    rig.receive(100 * KIB)
+    assert rig.sink.taken == 0
+    assert rig.connection.frame_bytes >= 100 * KIB, "it counts towards the budget of unfinished frames"
+    assert not rig.is_reading()
+    assert rig.is_backlogged()
+
+    rig.next_turn()
+    assert rig.sink.taken == 100 * KIB
+    assert rig.is_reading()
+
+
+def test_without_the_budget_a_turn_serves_whatever_has_arrived() -> None:
+    """The twin: with the budget off the read is served in the same turn."""
+    rig = Rig(turn_read_bytes_max=UNBOUNDED)
+    rig.spend_turn()
+
+    rig.receive(100 * KIB)
+    assert rig.sink.taken == 100 * KIB
+    assert not rig.is_backlogged()
+
+
+def test_a_small_request_is_served_in_a_turn_that_is_full_of_large_reads() -> None:
+    """A connection that sends little is neither kept nor backlogged while others fill the turn with large reads."""
+    rig = Rig(turn_read_bytes_max=MIB)
+    rig.spend_turn()
+
+    rig.receive(1000)
+
+    assert rig.sink.taken == 1000
+    assert rig.is_reading()
+    assert not rig.is_backlogged()
+
+
+def test_a_small_request_in_a_turn_full_of_small_ones_is_first_in_the_next() -> None:
+    """Short reads beyond their own budget are kept as well, and served before large reads of the next turn."""
+    rig = Rig(turn_read_bytes_max=MIB)
+    while rig.turns.take_short():
+        rig.turns.short_bytes += SHORT_READS_STEP
+    rig.receive(1000)
+    assert rig.sink.taken == 0
+    assert not rig.is_reading()
+
+    rig.next_turn()
+    assert rig.sink.taken == 1000
+    assert rig.is_reading()
+    rig.receive(1000)
+    assert not rig.is_backlogged()
+
+
+def test_a_large_sender_stays_paused_while_others_wait() -> None:
+    """While connections wait, the bytes that a large sender sends next stay in the kernel until its turn has come."""
+    rig = Rig(turn_read_bytes_max=MIB)
+    others: list[str] = []
+    rig.spend_turn()
+    rig.receive(100 * KIB)
+    for name in "ABCDEFGH":
+        rig.turns.wait(Busy(name, others), MIB)
+
+    rig.next_turn()
+    assert rig.sink.taken == 100 * KIB
+    assert not rig.is_reading()
+    while not rig.is_reading():
+        rig.next_turn()
+    assert "".join(others) == "ABCDEFGH"
+
+
+def test_a_part_of_a_frame_beyond_the_budget_is_kept_with_the_rest() -> None:
+    """A frame whose parts arrive in full turns is put together and served once, when it is whole."""
+    rig = Rig(turn_read_bytes_max=MIB)
+    rig.sink.frame_bytes = 300 * KIB
+    head = (300 * KIB - 4).to_bytes(4, "big") + (100).to_bytes(4, "big")
+    for part in (head + bytes(100 * KIB - 8), bytes(100 * KIB), bytes(100 * KIB)):
+        assert rig.sink.taken == 0
+        rig.spend_turn()
+        rig.connection.data_received(part)
+        assert rig.sink.taken == 0
+        rig.next_turn()
+        rig.next_turn()  # a turn that was granted for reading has passed unused
+
+    assert rig.sink.taken == 300 * KIB
+    assert rig.connection.frame_bytes == 0
+
+
+@pytest.mark.parametrize("size", [1000, 100 * KIB], ids=["short", "large"])
+def test_a_connection_that_ends_while_its_bytes_are_kept_is_not_served(size: int) -> None:
+    """What was kept of a connection that has ended is dropped, as what lies in a closed socket is."""
+    rig = Rig(turn_read_bytes_max=MIB)
+    rig.spend_turn()
+    while rig.turns.take_short():
+        rig.turns.short_bytes += SHORT_READS_STEP
+    rig.receive(size)
+    rig.connection.close("the test ends it")
+
+    rig.next_turn()
+
+    assert rig.sink.taken == 0
+
+
+def test_kept_bytes_wait_for_their_turn_when_replies_leave_before_it() -> None:
+    """That a peer has read its replies does not let what it sent overtake those who wait."""
+    rig = Rig(turn_read_bytes_max=MIB)
+    rig.spend_turn()
+    rig.receive(100 * KIB)
+    rig.connection.pause_writing()
+    rig.connection.resume_writing()
+    assert rig.sink.taken == 0
+
+    rig.next_turn()
+    assert rig.sink.taken == 100 * KIB
 
 
 # ------- on real sockets
@@ -359,8 +555,11 @@ def test_without_the_bound_a_burst_shuts_others_out() -> None:
 class ManyFloods(Sink):
     """Many peers whose requests fill the kernel's buffers as fast as they are read; counts what a turn takes."""
 
-    def __init__(self, count: int, bytes_each: int) -> None:
+    def __init__(self, count: int, bytes_each: int, chunk_bytes: int = 256 * KIB) -> None:
+        """``chunk_bytes`` is how much a peer writes before the next read of its bytes."""
         super().__init__()
+        self.chunk_bytes = chunk_bytes
+        self.port = 0
         self.left = dict.fromkeys(range(count), bytes_each)
         self.total = count * bytes_each
         self.peers: list[socket.socket] = []
@@ -371,16 +570,17 @@ class ManyFloods(Sink):
 
     def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
         number = self.by_port[connection.peer[1]]
-        if self.taken > WARM_UP_BYTES:  # the first reads are short: the kernel's windows are
-            self.taken_in_turns[self.turn] += len(data)
+        self.taken_in_turns[self.turn] += len(data)
         self.taken_of[number] += len(data)
         self.refill(number)
         return super().handle(data, connection)
 
     def refill(self, number: int) -> None:
         try:
-            while self.left[number]:
-                self.left[number] -= self.peers[number].send(bytes(min(self.left[number], 256 * KIB)))
+            for _ in range(1 if self.chunk_bytes < UVLOOP_READ_BYTES else 1000):
+                if not self.left[number]:
+                    break
+                self.left[number] -= self.peers[number].send(bytes(min(self.left[number], self.chunk_bytes)))
         except BlockingIOError:
             return
 
@@ -390,20 +590,16 @@ class ManyFloods(Sink):
             asyncio.get_running_loop().call_soon(self.count_turns)
 
 
-WARM_UP_BYTES = 40 * KIB * KIB
-
-
-async def flooded_by_many(turn_connections_max: int) -> ManyFloods:
-    floods = ManyFloods(16, 8 * KIB * KIB)
-    settings = ListenerSettings(host="127.0.0.1", turn_connections_max=turn_connections_max)
-    listener = Listener(floods, settings)
+async def flooded_by_many(floods: ManyFloods, **settings: Any) -> ManyFloods:
+    listener = Listener(floods, ListenerSettings(host="127.0.0.1", **settings))
     await listener.start()
+    floods.port = listener.port
     for number in floods.left:
         peer = socket.create_connection(("127.0.0.1", listener.port))
         peer.setblocking(False)
         floods.peers.append(peer)
         floods.by_port[peer.getsockname()[1]] = number
-    await wait_until(lambda: len(listener.connections) == 16)
+    await wait_until(lambda: len(listener.connections) == len(floods.left))
     floods.count_turns()
     for number in floods.left:
         floods.refill(number)
@@ -416,18 +612,78 @@ async def flooded_by_many(turn_connections_max: int) -> ManyFloods:
 
 def test_many_floods_share_a_turn() -> None:
     """However many connections flood a port, a turn takes a few shares of them, and each comes to its end."""
-    floods = uvloop.run(flooded_by_many(4))
+    floods = uvloop.run(flooded_by_many(ManyFloods(16, 8 * MIB)))
 
-    # A connection that has been drained in between starts anew, and is read beside the four.
-    assert max(floods.taken_in_turns.values()) <= 8 * UVLOOP_READ_BYTES
-    assert set(floods.taken_of.values()) == {8 * KIB * KIB}
+    assert max(floods.taken_in_turns.values()) <= TURN_BYTES
+    assert set(floods.taken_of.values()) == {8 * MIB}
 
 
 def test_without_the_queue_many_floods_fill_a_turn() -> None:
     """The twin: with a place for everybody a turn is as long as there are floods."""
-    floods = uvloop.run(flooded_by_many(1000))
+    settings = {"turn_connections_max": 1000, "turn_read_bytes_max": UNBOUNDED}
+    floods = uvloop.run(flooded_by_many(ManyFloods(16, 8 * MIB), **settings))
 
-    assert max(floods.taken_in_turns.values()) > 8 * UVLOOP_READ_BYTES
+    assert max(floods.taken_in_turns.values()) > TURN_BYTES
+
+
+@pytest.mark.parametrize("chunk_bytes", [100_000, 15_000], ids=["100-KB", "15-KB"])
+def test_many_connections_below_their_own_share_share_a_turn(chunk_bytes: int) -> None:
+    """Connections that each deliver less than their share of a turn take no more of one together than a few floods."""
+    floods = uvloop.run(flooded_by_many(ManyFloods(200, 3 * chunk_bytes, chunk_bytes)))
+
+    assert max(floods.taken_in_turns.values()) <= TURN_BYTES
+    assert set(floods.taken_of.values()) == {3 * chunk_bytes}
+
+
+def test_without_the_budget_many_small_shares_fill_a_turn() -> None:
+    """The twin: with the budget of the port off a turn takes what all of them have sent."""
+    floods = uvloop.run(flooded_by_many(ManyFloods(200, 300_000, 100_000), turn_read_bytes_max=UNBOUNDED))
+
+    assert max(floods.taken_in_turns.values()) > 4 * TURN_BYTES
+
+
+async def bytes_before_an_honest_answer(**settings: Any) -> list[int]:
+    """What 200 floods of 100 KB deliver between a small request of another connection and its answer, ten times."""
+    floods = ManyFloods(200, 10_000_000, 100_000)
+    serve = floods.handle
+    honest: list[Connection] = []
+
+    def handle(data: bytes, connection: Connection) -> tuple[int, bytes]:
+        if connection.peer[1] in floods.by_port:
+            return serve(data, connection)
+        honest.append(connection)
+        return len(data), Command(code=0).encode()
+
+    floods.handle = handle  # type: ignore[method-assign]
+    running = asyncio.ensure_future(flooded_by_many(floods, **settings))
+    await wait_until(lambda: floods.taken > 20_000_000)
+    peer = await RawPeer.open(floods.port)
+    found = []
+    for _ in range(10):
+        before = floods.taken
+        await peer.say(Command(code=99).encode())
+        await peer.frame()
+        found.append(floods.taken - before)
+    await peer.close()
+    for number in floods.left:
+        floods.total -= floods.left[number]
+        floods.left[number] = 0
+    await running
+    return found
+
+
+def test_a_small_request_waits_for_a_turn_or_two_beside_many_floods() -> None:
+    """Beside hundreds of connections that flood a port a small request is answered within a few turns."""
+    found = uvloop.run(bytes_before_an_honest_answer())
+
+    assert sorted(found)[5] <= 3 * TURN_BYTES, found
+
+
+def test_without_the_budget_a_small_request_waits_for_all_floods() -> None:
+    """The twin: with the budget off it waits until each of them has been served."""
+    found = uvloop.run(bytes_before_an_honest_answer(turn_read_bytes_max=UNBOUNDED))
+
+    assert sorted(found)[5] > 3 * TURN_BYTES, found
 
 
 @on_both_loops

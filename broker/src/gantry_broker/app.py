@@ -93,6 +93,7 @@ from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection, Listener
+from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_status import Phase, Role, SlaveStatus
 from gantry_status.orders import HaRole
 from gantry_wire import ResponseCode
@@ -536,6 +537,7 @@ class Broker:
         if settings.fast_listen_port is not None:
             ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSES)))
         for port, refuses in ports:
+            port_settings = settings.listener(port)
             service = BrokerService(
                 self.path,
                 self.sends,
@@ -547,8 +549,9 @@ class Broker:
                 disconnected=self._disconnected,
                 settle=self._sight.show,
                 guard=guard,
+                answers=DeferredAnswers(port_settings),
             )
-            listener = Listener(service, settings.listener(port), certificates=self.tls.clients)
+            listener = Listener(service, port_settings, certificates=self.tls.clients)
             await listener.start()
             self._services.append(service)
             self._listeners.append(listener)

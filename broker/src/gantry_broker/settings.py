@@ -212,6 +212,18 @@ class BrokerSettings:
     """maxUnreadReplyBytes: of one port, replies that clients have not read, of all connections together. Beyond it the
     connections are closed that have most of them for the longest time."""
 
+    turn_read_bytes_max: int = 1024 * 1024
+    """maxReadBytesPerTurn: of one port, how many bytes of requests one turn of the event loop serves. What arrives
+    beyond it waits for the next turns, in order, so that many connections delay others no more than a few do."""
+
+    deferred_answers_max: int = 1024
+    """maxDeferredAnswers: of one port, requests whose answers are under way because they wait for the disk or a table,
+    of all connections together. The next one waits, and its connection is not read meanwhile."""
+
+    deferred_answers_per_connection_max: int = 64
+    """maxDeferredAnswersPerConnection: the same of one connection. Held pulls and sends that wait for the disk or for
+    slaves have limits of their own and do not count."""
+
     tls_mode: TlsMode = TlsMode.PERMISSIVE
     """tlsMode: disabled, permissive or enforcing. Permissive without a certificate speaks plain text only."""
 
@@ -333,6 +345,9 @@ class BrokerSettings:
             unfinished_frame_bytes_max=self.unfinished_frame_bytes_max,
             unauthenticated_frame_bytes_max=self.unauthenticated_frame_bytes_max,
             unread_reply_bytes_max=self.unread_reply_bytes_max,
+            turn_read_bytes_max=self.turn_read_bytes_max,
+            deferred_answers_max=self.deferred_answers_max,
+            deferred_answers_per_connection_max=self.deferred_answers_per_connection_max,
             is_guarded=self.access.is_enabled,
             first_frame_bytes_max=self.first_frame_bytes_max,
             wire=WireLimits(frame_bytes_max=self.frame_bytes_max),
@@ -430,6 +445,9 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "maxUnfinishedFrameBytes": ("unfinished_frame_bytes_max", kinds.POSITIVE),
     "maxUnauthenticatedFrameBytes": ("unauthenticated_frame_bytes_max", kinds.POSITIVE),
     "maxUnreadReplyBytes": ("unread_reply_bytes_max", kinds.POSITIVE),
+    "maxReadBytesPerTurn": ("turn_read_bytes_max", kinds.whole(64 * 1024)),
+    "maxDeferredAnswers": ("deferred_answers_max", kinds.POSITIVE),
+    "maxDeferredAnswersPerConnection": ("deferred_answers_per_connection_max", kinds.POSITIVE),
     "tlsMode": ("tls_mode", kinds.tls_mode),
     "tlsServerCertPath": ("tls_certificate", str),
     "tlsServerKeyPath": ("tls_key", str),

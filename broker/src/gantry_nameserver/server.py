@@ -24,6 +24,7 @@ from gantry_nameserver.outside import seen_from_outside
 from gantry_nameserver.routes import RouteTable
 from gantry_nameserver.settings import NameServerSettings, SettingsError
 from gantry_remoting.audit import audited
+from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_remoting.server import CommandService, Connection, Dispatch, Listener
 from gantry_wire.command import Command
 
@@ -70,12 +71,16 @@ class NameServer:
             failure=failure,
             account_of=lambda: None if guard is None else guard.asked_by,
         )
-        self._service = CommandService(dispatch, disconnected=self._disconnected)
-        self._listener = Listener(self._service, settings.listener(settings.listen_port))
+        inside = settings.listener(settings.listen_port)
+        self._service = CommandService(dispatch, disconnected=self._disconnected, answers=DeferredAnswers(inside))
+        self._listener = Listener(self._service, inside)
         self._outside: Listener | None = None
         if settings.external_listen_port:
-            self._outside_service = CommandService(seen_from_outside(dispatch, self.routes.brokers))
-            self._outside = Listener(self._outside_service, settings.listener(settings.external_listen_port))
+            outside = settings.listener(settings.external_listen_port)
+            self._outside_service = CommandService(
+                seen_from_outside(dispatch, self.routes.brokers), answers=DeferredAnswers(outside)
+            )
+            self._outside = Listener(self._outside_service, outside)
         self._scanner: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._lock: int | None = None

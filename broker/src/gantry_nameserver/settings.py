@@ -87,6 +87,17 @@ class NameServerSettings:
     max_unread_reply_bytes: int = 128 * 1024 * 1024
     """Of one port, replies that clients have not read, of all connections together. Routes are small."""
 
+    max_read_bytes_per_turn: int = 1024 * 1024
+    """Of one port, how many bytes of requests one turn of the event loop serves. What arrives beyond waits for the next
+    turns, in order."""
+
+    max_deferred_answers: int = 1024
+    """Of one port, requests whose answers wait for the disk, of all connections together. The next one waits, and its
+    connection is not read meanwhile."""
+
+    max_deferred_answers_per_connection: int = 64
+    """The same of one connection."""
+
     ignore_unknown_settings: bool = False
     """Leave out keys that this version does not know, and say so: whoever wrote a pod's settings may be newer."""
 
@@ -104,6 +115,9 @@ class NameServerSettings:
             unfinished_frame_bytes_max=self.max_unfinished_frame_bytes,
             unauthenticated_frame_bytes_max=self.max_unauthenticated_frame_bytes,
             unread_reply_bytes_max=self.max_unread_reply_bytes,
+            turn_read_bytes_max=self.max_read_bytes_per_turn,
+            deferred_answers_max=self.max_deferred_answers,
+            deferred_answers_per_connection_max=self.max_deferred_answers_per_connection,
             is_guarded=self.acl_enable,
             tls=self.tls,
         )
@@ -252,4 +266,8 @@ def _bounds(key: str) -> tuple[int, int]:
         return 1_000, 3_600_000
     if key in _BUDGETS:
         return 2 * FRAME_BYTES_MAX, 1 << 40
+    if key == "maxReadBytesPerTurn":
+        return 64 * 1024, 1 << 40
+    if key in ("maxDeferredAnswers", "maxDeferredAnswersPerConnection"):
+        return 1, 1 << 40
     return (100, 3_600_000) if key == "scanNotActiveBrokerInterval" else (0, 86_400)

@@ -30,7 +30,7 @@ from gantry_remoting.frame_parts import FrameParts
 from gantry_remoting.handshakes import Handshakes
 from gantry_remoting.settings import ListenerSettings, TlsMode
 from gantry_remoting.tls_layer import TLS_HANDSHAKE_BYTE, TlsLayer
-from gantry_remoting.turns import ReadTurns
+from gantry_remoting.turns import COUNTED_READ_BYTES, SHORT_READS_STEP, ReadTurns
 from gantry_wire.command import Command
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, check_frame_head
@@ -54,11 +54,6 @@ PASS_REPLY_BYTES_MAX: Final = 1024 * 1024
 """Replies of one pass after which a service should stop: small requests can ask for large answers. A connection holds
 `reply_bytes_high`, one pass and one reply at most before it is not read any more."""
 
-COUNTED_READ_BYTES: Final = 16 * 1024
-"""Shorter reads are not counted against a turn: a loop reads a socket twice in a turn only if it has filled its buffer,
-which is larger, and a small request then costs no callback."""
-
-
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of no seconds."""
 QUEUED: Final = struct.Struct("i")
@@ -71,11 +66,14 @@ class ReadPause(IntFlag):
 
     NONE = 0
     TURN_SPENT = 1
-    """It has delivered `turn_bytes_max` in this turn of the loop."""
+    """It waits for a later turn of the loop: it has delivered `turn_bytes_max` in this one, or the port has taken
+    `turn_read_bytes_max`."""
     REPLIES_UNREAD = 2
     """More reply bytes than `reply_bytes_high` wait for the peer."""
     PORT_BUSY = 4
     """Its requests wait for a turn in which less is written to others."""
+    ANSWERS_DEFERRED = 8
+    """Its next request waits until some of the deferred answers before it are given (`deferred_answers`)."""
 
 
 class Service(Protocol):
@@ -157,8 +155,12 @@ class Connection(asyncio.Protocol):
         self._write_paused_at = 0.0
         self._read_pause = ReadPause.NONE
         self.is_backlogged = False
-        """Whether the last turn ended before the socket was empty: the peer sends faster than it is served."""
+        """Whether its last read had to wait for a turn, or its turn ended before the socket was empty: the peer sends
+        faster than it is served."""
+        self._turns = listener.read_turns
+        self._turn = 0
         self._turn_bytes = 0
+        self._granted_turn = -1
         self._is_waiting = False
         self._tls: TlsLayer | None = None
         self._is_sniffing = listener.settings.tls is not None
@@ -212,15 +214,20 @@ class Connection(asyncio.Protocol):
             return
         self.active_at = self._loop.time()
         try:
-            if len(data) >= COUNTED_READ_BYTES:
-                self._count_turn(len(data))
-            else:
+            size, turns = len(data), self._turns
+            is_short = is_in_turn = size < COUNTED_READ_BYTES
+            if is_short and turns.short_bytes + size < SHORT_READS_STEP:  # the usual case, without a call
+                turns.short_bytes += size
                 self.is_backlogged = False
+            else:
+                is_in_turn = self._take_short(size) if is_short else self._take_large(size)
             if self._is_sniffing:
                 self._sniff(data)
             if self._tls is not None:
                 data = self._decrypt(data)
-            if data and self.is_open:
+            if not is_in_turn:
+                self._keep_for_turn(data, is_short=is_short)
+            elif data and self.is_open:
                 self._feed(data)
         except RemoteProtocolError as error:
             self.close(f"broke the protocol: {error}", CloseReason.PROTOCOL)
@@ -357,7 +364,8 @@ class Connection(asyncio.Protocol):
             return CloseReason.READER_TIMEOUT  # too little waits to pause it, and even that is not read
         if self._frame_began_at and now - self._frame_began_at > settings.frame_timeout_ms / 1000:
             return CloseReason.FRAME_TIMEOUT
-        if now - self.active_at > settings.idle_timeout_ms / 1000:
+        is_deferred = self._read_pause & ReadPause.ANSWERS_DEFERRED  # by us: what it sends meanwhile is not read
+        if not is_deferred and now - self.active_at > settings.idle_timeout_ms / 1000:
             return CloseReason.IDLE
         return None
 
@@ -415,45 +423,82 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def _count_turn(self, size: int) -> None:
-        if not self._turn_bytes:
-            self._loop.call_soon(self._begin_turn)  # a callback that is added while sockets are read runs after them
+    def _take_short(self, size: int) -> bool:
+        """Whether a short read may be served in this turn."""
+        turns = self._turns
+        turns.short_bytes += size
+        if turns.short_bytes >= SHORT_READS_STEP and not turns.take_short():
+            turns.short_bytes -= size  # it is counted when it is served
+            self.is_backlogged = True
+            return False
+        self.is_backlogged = False
+        return True
+
+    def _take_large(self, size: int) -> bool:
+        """Whether a large read may be served in this turn. Pauses a connection whose next read belongs to a later."""
+        turns = self._turns
+        if self._turn != turns.number:
+            self._turn, self._turn_bytes = turns.number, 0
         self._turn_bytes += size
-        self.is_backlogged = self._turn_bytes >= self._settings.turn_bytes_max
+        if self._granted_turn != turns.number and not turns.take_large(size):
+            self.is_backlogged = True
+            return False
+        self.is_backlogged = self._turn_bytes >= self._settings.turn_bytes_max or turns.has_waiting
         if self.is_backlogged:
+            self._wait_to_be_read()
+        return True
+
+    def _keep_for_turn(self, data: bytes, *, is_short: bool) -> None:
+        """Keep what was read beyond the port's budget of this turn, and read no more until it has been served."""
+        whole = self._gather(data) if data and self.is_open else b""
+        if whole:
+            self._needed_bytes = 0
+            self._frame_began_at = 0.0
+            self._hold(whole)
+        if (whole or not is_short) and self.is_open:
+            self._wait_to_be_read(len(data) if whole else 0, is_short=is_short)
+
+    def _wait_to_be_read(self, kept_bytes: int = 0, *, is_short: bool = False) -> None:
+        if not self._read_pause & ReadPause.TURN_SPENT:
             self._pause_reading(ReadPause.TURN_SPENT)
+            self._turns.wait(self, kept_bytes, is_short=is_short)
 
-    def _begin_turn(self) -> None:
-        self._turn_bytes = 0
+    def take_turn(self, kept_bytes: int) -> None:
+        """Serve what was kept for this turn, or else read the connection again. Never raises."""
         try:
-            if self._read_pause & ReadPause.TURN_SPENT:
-                self._listener.read_turns.wait(self)
-        except Exception as error:  # noqa: BLE001 - see connection_made
-            self._callback_failed("begin_turn", error)
-
-    def read_again(self) -> None:
-        """A turn has begun in which this connection is read. Never raises."""
-        try:
+            is_kept = self._has_whole_frame
+            if is_kept:
+                self._go_on()
+                is_large = kept_bytes >= COUNTED_READ_BYTES
+                if is_large and self._turns.has_waiting and self.is_open and not self._has_whole_frame:
+                    self._turns.wait(self)  # what it sends next stays in the kernel until then
+                    return
+            else:
+                self._granted_turn = self._turns.number
             self._resume_reading(ReadPause.TURN_SPENT)
         except Exception as error:  # noqa: BLE001 - see connection_made
-            self._callback_failed("read_again", error)
+            self._callback_failed("take_turn", error)
+
+    def wait_for_answers(self) -> None:
+        """Handle and read no more requests until `answers_given`."""
+        self._pause_reading(ReadPause.ANSWERS_DEFERRED)
+
+    def answers_given(self) -> None:
+        """Go on with the requests that wait for answers. Never raises."""
+        self.active_at = self._loop.time()
+        try:
+            self._resume_reading(ReadPause.ANSWERS_DEFERRED)
+            self._resume()
+        except Exception as error:  # noqa: BLE001 - see connection_made
+            self._callback_failed("answers_given", error)
 
     # ------- inside
 
     def _feed(self, data: bytes) -> None:
         if self._pending:
-            self._hold(data)
-            if not self.is_open:
+            data = self._gather(data)
+            if not data:
                 return
-            if self._needed_bytes <= 8:
-                try:
-                    self._needed_bytes = self._needed(self._pending.head(FRAME_HEAD.size))
-                except RemoteProtocolError:
-                    self._handle(self._pending.take(), self)  # so that it answers what it has of this turn, and raises
-                    raise
-            if len(self._pending) < self._needed_bytes:
-                return
-            data = self._pending.take()
         if self._listener.reply_turns.is_full:
             self._defer(data)
             return
@@ -465,10 +510,25 @@ class Connection(asyncio.Protocol):
             self._needed_bytes = self._needed(rest)
             self._hold(rest)
             self._frame_began_at = 0.0 if self._has_whole_frame else self.active_at
-            if self._has_whole_frame:
+            if self._has_whole_frame and not self._read_pause & ReadPause.ANSWERS_DEFERRED:
                 self._wait_for_turn()
         else:
             self._frame_began_at = 0.0
+
+    def _gather(self, data: bytes) -> bytes:
+        """`data` with what is kept before it; nothing while that is only a part of a frame, or was too much."""
+        if not self._pending:
+            return data
+        self._hold(data)
+        if not self.is_open:
+            return b""
+        if self._needed_bytes <= 8:
+            try:
+                self._needed_bytes = self._needed(self._pending.head(FRAME_HEAD.size))
+            except RemoteProtocolError:
+                self._handle(self._pending.take(), self)  # so that it answers what it has of this turn, and raises
+                raise
+        return b"" if len(self._pending) < self._needed_bytes else self._pending.take()
 
     def _hold(self, data: bytes) -> None:
         """Keep what is not handled yet. The connection may be closed after it, if that was too much for the port."""
@@ -515,8 +575,14 @@ class Connection(asyncio.Protocol):
         return bool(self._pending) and len(self._pending) >= self._needed_bytes
 
     def _resume(self) -> None:
-        """Go on with frames that a pass left, unless their replies would only lie here."""
-        if self.is_open and not self._write_paused_at and self._has_whole_frame:
+        """Go on with frames that a pass left, unless they wait for a turn in which they are read."""
+        if not self._read_pause & ReadPause.TURN_SPENT:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Serve the frames that are kept, unless their replies would only lie here."""
+        is_deferred = self._read_pause & ReadPause.ANSWERS_DEFERRED
+        if self.is_open and not self._write_paused_at and not is_deferred and self._has_whole_frame:
             data = self._pending.take()
             self.active_at = self._loop.time()
             try:

@@ -17,6 +17,7 @@ from gantry_remoting.budgets import ByteBudget, Holding, ReplyTurns
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.closings import CloseReason, Closings
 from gantry_remoting.connection import OVERDUE, PASS_REPLY_BYTES_MAX, Connection, Service
+from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_remoting.handshakes import Handshakes
 from gantry_remoting.settings import ListenerSettings, TlsMode
 from gantry_remoting.turns import ReadTurns
@@ -66,7 +67,9 @@ class Listener:
         self.reply_turns = ReplyTurns(settings.turn_reply_bytes_max, lambda callback: self._loop.call_soon(callback))
         self._own_certificates: CertificateSource[ssl.SSLContext] | None = None
         self.connections: set[Connection] = set()
-        self.read_turns = ReadTurns(settings.turn_connections_max, lambda callback: self.loop.call_soon(callback))
+        self.read_turns = ReadTurns(
+            settings.turn_connections_max, settings.turn_read_bytes_max, lambda callback: self.loop.call_soon(callback)
+        )
         self._per_address: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
         self._emptied = asyncio.Event()
@@ -211,6 +214,7 @@ class CommandService:
         dispatch: Dispatch,
         limits: WireLimits | None = None,
         *,
+        answers: DeferredAnswers | None = None,  # None: with the default limits
         connected: Callable[[Connection], None] | None = None,
         disconnected: Callable[[Connection], None] | None = None,
     ) -> None:
@@ -218,7 +222,7 @@ class CommandService:
         self._limits = limits or WireLimits()
         self._connected = connected
         self._disconnected = disconnected
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.answers: Final = answers or DeferredAnswers()
 
     def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
         position, end = 0, len(data)
@@ -233,8 +237,11 @@ class CommandService:
                     break
                 header_end = position + 8 + (type_and_header & 0xFFFFFF)
                 frame = Frame(type_and_header >> 24, data[position + 8 : header_end], data[header_end:frame_end])
+                command = decode_command(frame, self._limits)
+                if not command.is_reply and self.answers.must_wait(command.code, connection):
+                    break
                 position = frame_end
-                reply = self._one(decode_command(frame, self._limits), connection)
+                reply = self._one(command, connection)
                 if reply is not None:
                     replies.append(reply.encode())
                     reply_bytes += len(replies[-1])
@@ -253,8 +260,7 @@ class CommandService:
 
     async def drain(self) -> None:
         """Wait until every slow answer under way is given."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.answers.drain()
 
     def _one(self, command: Command, connection: Connection) -> Command | None:
         if command.is_reply:
@@ -263,9 +269,7 @@ class CommandService:
         answer = self._dispatch(command, connection)
         if answer is None or isinstance(answer, Command):
             return None if command.is_oneway else answer
-        task = asyncio.ensure_future(self._later(command, answer, connection))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.answers.add(command.code, self._later(command, answer, connection), connection)
         return None
 
     async def _later(self, command: Command, answer: Awaitable[Command | None], connection: Connection) -> None:

@@ -164,14 +164,29 @@ class ListenerSettings:
     connection is served meanwhile. One full read of uvloop (256,000 bytes) reaches this bound, so a burst is handled
     in slices of 2 to 20 ms."""
 
+    turn_read_bytes_max: int = 1024 * 1024
+    """Serve this much of the port in a turn of the event loop, however many connections have sent something: four full
+    reads, or 10 to 25 ms of sends. What is read beyond it is kept, its connection is not read meanwhile, and both wait
+    for a later turn, first come, first served. Without it 300 connections that send 100 KB each make turns of a second.
+    Reads below 16 KiB have a second budget of this size, so that small requests do not wait for large ones."""
+
     turn_connections_max: int = 4
-    """Of the connections that have delivered their share of a turn, read so many again in the next one, and the others
-    after them: about 1 MB or 10 ms of sends. Beside a hundred flooders a small request so waits no longer than beside
-    four."""
+    """Of the connections that wait for a turn with their bytes in the kernel, read so many in the next one, and the
+    others after them: each counts as this share of `turn_read_bytes_max` before it is read. Beside a hundred flooders a
+    small request so waits no longer than beside four."""
 
     turn_reply_bytes_max: int = 16 * 1024 * 1024
     """Handle no more requests of this port in a turn of the event loop in which this much was written: one small
     request may ask for 8 MiB, and connections that are closed for it are freed only when the turn ends."""
+
+    deferred_answers_max: int = 1024
+    """Requests of the port whose answers are under way in tasks, of all connections together: about 2.5 MiB. Answers
+    that wait for the disk share one write, so more of them at once are not answered sooner. The next one waits in its
+    connection, which is not read meanwhile, and connections that wait are served first come, first served."""
+
+    deferred_answers_per_connection_max: int = 64
+    """The same of one connection, so that sixteen are needed to fill the port. Administrators' tools ask one after
+    another; a client that ends 64 transactions while the journal is still being read waits for half of them."""
 
     unfinished_frame_bytes_max: int = 128 * 1024 * 1024
     """Budget of the port for frames that have begun and not ended, of all connections together: 32 sends of 4 MiB that

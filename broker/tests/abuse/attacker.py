@@ -14,12 +14,14 @@ import ssl
 import struct
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from gantry_broker.testing.local import pull_ext
+from gantry_broker.testing.local import pull_ext, send_ext
 from gantry_wire import Command, RequestCode
 
 HOST: Final = "127.0.0.1"
@@ -27,6 +29,8 @@ SETTLE_S: Final = 3.0
 """After so long without progress a connection has sent what it can: the other side does not read it."""
 RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER that makes `close` a reset."""
+ONEWAY: Final = 2
+"""The flag of a request that wants no answer."""
 CHUNK_BYTES: Final = 256 * 1024
 ESTABLISHED: Final = 1
 """The first byte of TCP_INFO, while a connection is open."""
@@ -41,6 +45,7 @@ class Attack:
         self.options = options
         self.loop = asyncio.get_running_loop()
         self.sent_bytes = 0
+        self.sent_at_ready_bytes = 0
         self.opened = 0
         self.closed = 0
         """How often the other side ended a connection."""
@@ -126,6 +131,32 @@ async def deaf(attack: Attack, ready: asyncio.Event) -> None:
     except asyncio.CancelledError:
         # Nothing is read, so only the kernel knows whether the other side has ended it.
         attack.closed += peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[0] != ESTABLISHED
+    finally:
+        peer.close()
+
+
+@cache
+def sends(size: int) -> bytes:
+    """About `size` bytes of small sends, of which only the last wants an answer."""
+    code = RequestCode.SEND_MESSAGE_V2
+    command = Command(code=code, ext=send_ext(code, topic="AbuseFlood"), body=bytes(1024))
+    last, oneway = command.encode(), replace(command, flag=ONEWAY).encode()
+    return oneway * (size // len(oneway) - 1) + last
+
+
+async def flood(attack: Attack, ready: asyncio.Event) -> None:
+    """Bursts of sends, each after the last one was answered."""
+    options = attack.options
+    peer = await attack.connect()
+    try:
+        for _ in range(options["attempts"]):
+            await attack.send(peer, sends(options["burst_bytes"]))
+            await attack.loop.sock_recv(peer, 65536)
+            ready.set()
+        await attack.wait_closed(peer)
+        attack.closed += 1
+    except OSError:
+        attack.closed += 1
     finally:
         peer.close()
 
@@ -232,6 +263,7 @@ async def encrypted_half(attack: Attack, ready: asyncio.Event) -> None:
 KINDS: Final[dict[str, Kind]] = {
     "half": half,
     "deaf": deaf,
+    "flood": flood,
     "reset": reset,
     "bomb": bomb,
     "handshake": handshake,
@@ -253,6 +285,7 @@ async def run(kind: str, port: int, options: dict[str, Any]) -> dict[str, int]:
 
     holding: list[asyncio.Task[None]] = []
     await asyncio.gather(*(one() for _ in range(options["connections"])))
+    attack.sent_at_ready_bytes = attack.sent_bytes
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     for task in holding:
@@ -261,7 +294,12 @@ async def run(kind: str, port: int, options: dict[str, Any]) -> dict[str, int]:
     bugs = [result for result in results if isinstance(result, Exception)]
     if bugs:
         raise bugs[0]
-    return {"opened": attack.opened, "closed": attack.closed, "sent_bytes": attack.sent_bytes}
+    return {
+        "opened": attack.opened,
+        "closed": attack.closed,
+        "sent_bytes": attack.sent_bytes,
+        "sent_at_ready_bytes": attack.sent_at_ready_bytes,
+    }
 
 
 if __name__ == "__main__":

@@ -35,21 +35,33 @@ def run_one(
     """One attack on a server of its own below `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     victim = scenario.victim(directory, is_guarded=is_guarded)
+    requests = min(requests, scenario.requests_max)
     return asyncio.run(
         attack(scenario.name, victim, scenario.kind, scenario.options, requests=requests, quiet_requests=quiet_requests)
     )
 
 
+def cost_faults(scenario: Scenario, outcome: Outcome) -> list[str]:
+    """Where the attack cost more than its guard allows."""
+    found = []
+    if outcome.growth > scenario.growth_max:
+        found.append(f"memory grew by {outcome.growth / MIB:.0f} MiB, allowed are {scenario.growth_max / MIB:.0f}")
+    most = scenario.flood_bytes_per_answer_max
+    if most is not None and outcome.sent_per_answer > most:
+        waited = outcome.sent_per_answer / MIB
+        found.append(f"an honest answer waited for {waited:.1f} MiB of the flood, allowed are {most / MIB:.0f}")
+    return found
+
+
 def faults(scenario: Scenario, outcome: Outcome) -> list[str]:
     """What must not have happened."""
     found = [f"the honest client: {error}" for error in outcome.errors]
-    if outcome.growth > scenario.growth_max:
-        found.append(f"memory grew by {outcome.growth / MIB:.0f} MiB, allowed are {scenario.growth_max / MIB:.0f}")
+    found += cost_faults(scenario, outcome)
     if outcome.tracebacks:
         found.append(f"{outcome.tracebacks} tracebacks in the log")
     if outcome.log_bytes > scenario.log_bytes_max:
         found.append(f"{outcome.log_bytes:,} bytes of log, allowed are {scenario.log_bytes_max:,}")
-    if outcome.files_after > outcome.files_before + 2:
+    if outcome.files_after > outcome.files_before + scenario.files_left_max:
         found.append(f"{outcome.files_after} files are open, before the attack there were {outcome.files_before}")
     return found
 
@@ -129,8 +141,11 @@ def main(only: str | None, is_listing: bool, scale: float, twins: bool, requests
         if twins and scenario.is_guard_optional:
             twin = run_one(scenario, directory / f"{scenario.name}-twin", is_guarded=False, requests=requests)
             rows.append(row(scenario, twin, is_guarded=False))
-            if twin.growth <= scenario.growth_max:
-                found.append(f"{scenario.name}: without its guard memory grew by {twin.growth / MIB:.0f} MiB only")
+            if not cost_faults(scenario, twin):
+                found.append(
+                    f"{scenario.name}: without its guard memory grew by {twin.growth / MIB:.0f} MiB only, and "
+                    f"{twin.sent_per_answer / MIB:.1f} MiB were sent for each honest answer"
+                )
     if rows:
         click.echo(table(rows))
     if wanted is None or HTTP in wanted:

@@ -1,7 +1,8 @@
 """Every attack: whom it is aimed at, which guard bounds it, and how many bytes it may cost.
 
 Each has a twin in which its guard is off (a budget of a tebibyte, a handshake limit beyond the connections): a bound
-that holds without its guard would prove nothing.
+that holds without its guard would prove nothing. A flood is judged by how much of it is served for each answer of the
+honest client, which counts turns of the loop and not time.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ TURN_BYTES: Final = 24 * MIB
 """Beside the budget of replies: what one turn of the loop writes, and one reply of 8 MiB while it is put together."""
 DEAF_BYTES: Final = 5 * MIB // 2
 """What one connection may hold whose replies are small: what pauses it, one pass, and the requests of one read."""
+READ_BYTES: Final = 256 * 1024
+"""One read of the event loop, which may be kept for a later turn."""
 HANDSHAKE_BYTES: Final = 256 * 1024
 """What an unfinished TLS handshake may cost, most of it OpenSSL's; 256 of them are kept."""
 
@@ -44,6 +47,12 @@ class Scenario:
     """What the guard allows, without slack."""
     slack_bytes: int = SLACK_BYTES
     log_bytes_max: int = 256 * 1024
+    flood_bytes_per_answer_max: int | None = None
+    """How many bytes of the attack may be sent for each answer that the honest client gets; None: not judged."""
+    files_left_max: int = 2
+    """Open files that the attack may leave: more where it stores messages, whose log and index files stay open."""
+    requests_max: int = 1 << 30
+    """Requests of the honest client, where the attack must last as long as they do."""
 
     @property
     def growth_max(self) -> int:
@@ -105,6 +114,7 @@ def scenarios(scale: float = 1.0) -> list[Scenario]:
     strangers = 32 * MIB if is_full else 8 * MIB
     replies = 256 * MIB if is_full else 32 * MIB
     handshakes = min(256, times(600)) * HANDSHAKE_BYTES
+    bursts = 400 if is_full else 300
     half = {"connections": times(100 if is_full else 200), "frame_bytes": frame, "part_bytes": part}
     return [
         Scenario(
@@ -147,6 +157,20 @@ def scenarios(scale: float = 1.0) -> list[Scenario]:
             kind="deaf", is_guard_optional=False,
             options={"connections": times(10), "requests": times(100_000), "request": "code", "code": 9999},
             budget_bytes=times(10) * DEAF_BYTES,
+        ),
+        Scenario(
+            name="deferred-answers", about="requests of code 306 on one connection, whose answers come later",
+            kind="deaf",
+            options={"connections": 1, "requests": max(60_000, times(100_000)), "request": "code", "code": 306},
+            guard={"maxDeferredAnswers": "1024", "maxDeferredAnswersPerConnection": "64"},
+            budget_bytes=DEAF_BYTES, log_bytes_max=40 * MIB,  # each is an administrator's write, with its audit line
+        ),
+        Scenario(
+            name="many-bursts", about="bursts of 120 KiB of sends on very many connections, each answered",
+            kind="flood",
+            options={"connections": bursts, "burst_bytes": 120 * 1024, "attempts": 30},
+            guard={"maxReadBytesPerTurn": str(MIB)}, budget_bytes=bursts * READ_BYTES,
+            flood_bytes_per_answer_max=6 * MIB, requests_max=40, files_left_max=200,
         ),
         Scenario(
             name="held-pulls", about="held pulls that every message of the honest client answers, never read",

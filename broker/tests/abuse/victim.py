@@ -75,6 +75,8 @@ class Outcome:
     opened: int = 0
     closed: int = 0
     sent_bytes: int = 0
+    sent_per_answer: float = 0.0
+    """Bytes of the attack for each answer of the honest client, counted from when the attack stood."""
 
     @property
     def growth(self) -> int:
@@ -235,7 +237,8 @@ async def attack(
             ready.result()
             await _ask(honest, requests, outcome.attacked_ms, outcome.errors)
             outcome.files_peak = max(outcome.files_peak, open_files(server.pid))
-            outcome.opened, outcome.closed, outcome.sent_bytes = await attacker.end()
+            outcome.opened, outcome.closed, outcome.sent_bytes, sent_at_ready = await attacker.end()
+            outcome.sent_per_answer = (outcome.sent_bytes - sent_at_ready) / max(1, requests)
         await _settle(server.pid, outcome)
         outcome.log_bytes = server.log_bytes - log_began
         outcome.tracebacks = server.logged_since(log_began).count("Traceback")
@@ -285,11 +288,11 @@ class _Attacker:
         if line.strip() != b"ready":
             raise AssertionError(f"the attacker failed with code {await self._process.wait()}")
 
-    async def end(self) -> tuple[int, int, int]:
-        """(connections opened, closed by the server, bytes sent)."""
+    async def end(self) -> tuple[int, int, int, int]:
+        """(connections opened, closed by the server, bytes sent, and of these before it was ready)."""
         said, _ = await self._process.communicate(b"")
         facts = json.loads(said)
-        return facts["opened"], facts["closed"], facts["sent_bytes"]
+        return facts["opened"], facts["closed"], facts["sent_bytes"], facts["sent_at_ready_bytes"]
 
 
 @asynccontextmanager

@@ -72,6 +72,8 @@ PLAIN_HEADER_BYTES_MAX: Final = 6 * EXT_FIELDS_MAX
 """A longer JSON header may pass the limit of fields, which only the readable path counts: `"":"",` has 6 bytes."""
 NEVER_A_PREFIX: Final = b"\0"
 """No JSON header begins so."""
+UNHANDLED: Final = b"not handled yet"
+"""What an `OtherFrame` returns for a request that must wait; compared by identity, and never sent."""
 CLEARED_FLAGS: Final = TRANSACTION_MASK | FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 """What a producer may not say of its message: the broker knows the hosts, and transactions come by another way."""
 _HEAD_BYTES: Final = FRAME_HEAD.size
@@ -312,6 +314,9 @@ class SendPath:
                 continue
             reply = other(Frame(type_and_header >> 24, header, body), connection)
             if reply:
+                if reply is UNHANDLED:  # its connection is paused, and hands the frame over again
+                    position = header_end - header_bytes - _HEAD_BYTES
+                    break
                 replies.append(reply)
                 reply_bytes += len(reply)
                 if reply_bytes > PASS_REPLY_BYTES_MAX:

@@ -7,7 +7,6 @@ its request an answer with code 1 and a logged traceback, never the connection o
 changes leaves a line in the audit log, whatever became of it.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
@@ -19,9 +18,10 @@ from gantry_broker.server.core import Answer, HandlerTable
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.handlers.send import SEND_CODES, Refused, SendHandlers
 from gantry_broker.server.refusals import Refusals
-from gantry_broker.server.send_path import SendPath, store_refusal
+from gantry_broker.server.send_path import UNHANDLED, SendPath, store_refusal
 from gantry_remoting import Connection
 from gantry_remoting.audit import audited
+from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_wire import Command, Frame, RequestCode, ResponseCode, WireLimits, decode_command
 from gantry_wire.commands.fields import FieldError
 
@@ -29,6 +29,18 @@ log = logging.getLogger(__name__)
 
 FAST_PORT_REFUSES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 """As in RocketMQ: the fast port does not hold pulls."""
+
+ANSWERED_BY_CLIENTS: Final = frozenset(
+    {
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+    }
+)
+"""Their answers wait for a client, and have limits of their own (`PUSH_BYTES_MAX`, `CALLS_MAX`). The client's reply may
+come on the very connection that asked, which therefore must be read."""
 
 
 @final
@@ -48,6 +60,7 @@ class BrokerService:
         disconnected: Callable[[Connection], None],
         settle: Callable[[], None] = lambda: None,
         guard: Guard | None = None,  # None: no access control
+        answers: DeferredAnswers | None = None,  # None: with the default limits
     ) -> None:
         """``settle`` has everything shown that was promised: whoever was told of a message finds it."""
         self._path = path
@@ -59,7 +72,7 @@ class BrokerService:
         self._disconnected = disconnected
         self._settle = settle
         self._guard = guard
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.answers: Final = answers or DeferredAnswers()
         self._audited = audited(
             self._answer,
             "broker",
@@ -95,11 +108,12 @@ class BrokerService:
             if denied is not None:
                 return None if command.is_oneway else denied.encode()
             return self._sends.take(command, connection)
+        if self.answers.must_wait(command.code, connection):
+            return UNHANDLED
         answer = self._audited(command, connection)
         if isinstance(answer, Awaitable):
-            task = asyncio.ensure_future(self._later(command, answer, connection))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            is_bounded = command.code not in ANSWERED_BY_CLIENTS
+            self.answers.add(command.code, self._later(command, answer, connection), connection, is_bounded=is_bounded)
             return None
         return None if answer is None or command.is_oneway else answer.encode()
 
@@ -161,5 +175,4 @@ class BrokerService:
 
     async def drain(self) -> None:
         """Wait for slow answers under way."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.answers.drain()

@@ -7,6 +7,7 @@ from typing import final
 from gantry_client.testing import consuming, managing, sending
 from gantry_client.testing.log import FakeLog
 from gantry_client.testing.state import BrokerState, Handler
+from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_remoting.server import CommandService, Connection, Listener
 from gantry_remoting.settings import ListenerSettings
 from gantry_wire.codes import RequestCode, ResponseCode
@@ -15,6 +16,9 @@ from gantry_wire.commands.fields import FieldError
 from gantry_wire.message import StoredMessage, encode_host
 
 _HANDLERS: dict[int, Handler] = sending.HANDLERS | consuming.HANDLERS | managing.HANDLERS
+
+UNBOUNDED = ListenerSettings(deferred_answers_max=1 << 40, deferred_answers_per_connection_max=1 << 40)
+"""Held pulls are deferred answers here, and a real broker holds many of one connection."""
 
 Fault = Callable[[Command, Connection], Command | None]
 """What to do instead of handling a request: answer something else, or nothing."""
@@ -32,7 +36,9 @@ class FakeBroker:
         self.requests: list[Command] = []
         """Every request, in order of arrival."""
         self._faults: dict[int, deque[Fault]] = {}
-        self._service = CommandService(self._dispatch, disconnected=self.state.forget)
+        self._service = CommandService(
+            self._dispatch, disconnected=self.state.forget, answers=DeferredAnswers(UNBOUNDED)
+        )
         self._listener: Listener | None = None
         self._port = 0
 
