@@ -5,6 +5,7 @@
     pytest --part ha           of these, one part of the product
     pytest --slow              besides, what takes minutes
     pytest FILE::TEST          a test that is named is selected, `verify` or not
+    pytest --last-failed       a test that failed is selected, `verify` or not
 
 A test is marked `verify` if it says again, with another seed, mode, size or peer, what a test without the mark says
 already; or if it takes seconds, and what it proves has a cheaper witness. `verify(quick=3)` leaves the first three
@@ -118,8 +119,10 @@ def reason_against(item: pytest.Item, config: pytest.Config, cases: Counter[str]
     elif is_deep(item, cases) != bool(config.getoption("--verify")) and not (
         config.getoption("--verify") and draws_examples(item)
     ):
+        # With --last-failed only the failed cases of a test are collected, so their numbers say nothing about `quick`.
+        failed = config.cache.get("cache/lastfailed", {}) if config.getoption("lf", False) else {}
         is_named = any("::" in word and item.nodeid.startswith(word) for word in config.args)
-        if not is_named:
+        if not is_named and item.nodeid not in failed:
             return "verify"
     part = config.getoption("--part")
     return "part" if part is not None and part_of(item) != part else None
