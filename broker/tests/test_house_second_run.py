@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gantry_broker.testing.small_clone import small_clone
+
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("common.sh", "run_tests", "second_run.py")
 PLUGINS = ("requirements", "parts", "processes", "durations")
 
 UNRELIABLE = """
@@ -58,16 +57,10 @@ def test_seeds_that_fail_once(seed):
 @pytest.fixture
 def clone(tmp_path: Path) -> Iterator[Path]:
     """A small clone: the scripts, our Python packages, and an empty folder of tests that loads our plugins."""
-    place = tmp_path / "a clone é"
-    (place / "scripts").mkdir(parents=True)
-    for name in SCRIPTS:
-        shutil.copy2(ROOT / "scripts" / name, place / "scripts" / name)
-    (place / ".venv").symlink_to(sys.prefix)
     words = " ".join(f"-p gantry_broker.testing.{name}_plugin" for name in PLUGINS)
-    (place / "pytest.ini").write_text(f"[pytest]\naddopts = -p no:schemathesis {words}\n")
-    yield place
-    remove = 'd=$(dirname -- "$0"); . "$d/common.sh"; rm -rf "$TMPDIR"'
-    subprocess.run(["sh", "-c", remove, str(place / "scripts/any")], cwd=place, check=True)
+    with small_clone(ROOT, tmp_path / "a clone é", "run_tests", "second_run.py") as place:
+        (place / "pytest.ini").write_text(f"[pytest]\naddopts = -p no:schemathesis {words}\n")
+        yield place
 
 
 def run_tests(clone: Path, *arguments: str, **environment: str) -> tuple[int, str]:
