@@ -151,3 +151,38 @@ def test_many_failures_are_not_repeated(clone: Path) -> None:
 
     assert code == 1, printed
     assert "there is no second run" in printed and "passed on the second run" not in printed
+
+
+LONG = """
+def test_long():
+    sum(range(3_000_000))
+
+def test_that_passes():
+    pass
+
+def test_that_fails_once():
+    fails_once("been")
+"""
+
+
+def test_reruns_keep_the_durations_of_the_whole_run(clone: Path) -> None:
+    """Neither the second run nor the measurement alone replaces the file or shows the table again."""
+    (clone / "test_it.py").write_text(UNRELIABLE + LONG)
+
+    code, printed = run_tests(clone, GANTRY_TEST_PROCESSES="1", GANTRY_SECONDS_MAX="0.01", GANTRY_DURATIONS="1")
+
+    assert code == 1, printed
+    assert "passed on the second run" in printed and "took long beside others" in printed
+    assert printed.count("= durations =") == 1
+    assert len(json.loads((clone / ".gantry/durations.json").read_text())) == 3
+
+
+def test_after_an_interrupt_no_test_is_measured_again(clone: Path) -> None:
+    """The run ends at once, with the exit code of the interrupted run."""
+    (clone / "test_it.py").write_text(LONG.partition("def test_that_fails_once")[0])
+    (clone / "conftest.py").write_text("def pytest_sessionfinish(session):\n    session.exitstatus = 2\n")
+
+    code, printed = run_tests(clone, GANTRY_TEST_PROCESSES="1", GANTRY_SECONDS_MAX="0.01")
+
+    assert code == 2, printed
+    assert (clone / ".gantry/too-long.txt.args").exists() and "took long beside others" not in printed
