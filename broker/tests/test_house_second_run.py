@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,3 +187,27 @@ def test_after_an_interrupt_no_test_is_measured_again(clone: Path) -> None:
 
     assert code == 2, printed
     assert (clone / ".gantry/too-long.txt.args").exists() and "took long beside others" not in printed
+
+
+def test_a_test_that_is_unreliable_twice_in_ten_runs_is_printed(tmp_path: Path) -> None:
+    """Each run adds a line, also without a failure; runs of another target and older runs do not count."""
+    folder = tmp_path / "a clone é"
+    history = folder / "kept/history.jsonl"
+    folder.mkdir()
+
+    def keep(run: str, *unreliable: str) -> str:
+        report = folder / f"second-run-{run}.json"
+        report.unlink(missing_ok=True)
+        if unreliable:
+            report.write_text(json.dumps({"failed": ["test_b"], "passed on the second run": unreliable}))
+        words = [sys.executable, str(ROOT / "scripts/second_run.py"), str(report.with_suffix("")), "history"]
+        return subprocess.run([*words, str(history)], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert keep("test", "test_a") == keep("verify", "test_a") == ""
+    for _ in range(8):
+        assert keep("test") == ""
+    assert keep("test", "test_a", "test_c").splitlines()[2:] == ["  2 times  test_a"]
+    assert keep("test") == ""
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    assert len(lines) == 12 and all(line["date"] and line["commit"] for line in lines)
+    assert [line["failed"] for line in lines[:3]] == [["test_b"], ["test_b"], []]
