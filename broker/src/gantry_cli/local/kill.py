@@ -46,7 +46,7 @@ def _names(context: click.Context, _parameter: click.Parameter, incomplete: str)
 )
 @click.argument("name", shell_complete=_names)
 @data_option
-@click.option("-9", "is_kill", is_flag=True, hidden=True)  # the default; habit types it
+@click.option("-9", "is_kill", is_flag=True, hidden=True)  # SIGKILL is the default
 @click.option("--stop", "is_stop", is_flag=True, help="SIGSTOP: it stands still, with all its connections.")
 @click.option("--cont", "is_continue", is_flag=True, help="SIGCONT: it goes on.")
 @click.option(
