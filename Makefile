@@ -17,7 +17,7 @@ down: ## Stop what `make up` started.
 test: ## Check, then prove every path once, and say what this machine could not run (CHANGED=1, DURATIONS=1: CONTRIBUTING.md).
 	@scripts/test
 
-verify: ## Run every test that deepens what `make test` says (PART=store|ha|server|operator|java|spark|browser|api: one part).
+verify: ## Run the tests that repeat make test with more seeds, modes and peers (PART=...: one part).
 	@scripts/verify
 
 check: ## Format, lint, types, import contracts and the docs test; runs no broker.

@@ -1,10 +1,11 @@
-"""Which test files `make test CHANGED=1` runs: those that were changed, and those that import what was changed.
+"""Select the test files for `make test CHANGED=1`: those changed, and those that import a changed file.
 
-python scripts/changed_tests.py [SINCE]      one path a line; SINCE is a commit, by default where the branch left main
+python scripts/changed_tests.py [SINCE]      one path a line; SINCE is a commit, by default the merge base with main
 
 A test file imports a module directly, or through helpers of tests (`gantry_broker.testing`, the files beside it), which
-are followed. Other modules are not followed: nearly all tests reach nearly all modules through them. So this is for
-the time between two whole runs, and takes the place of none.
+are followed. Other modules are not followed: nearly all tests reach nearly all modules through them. A conftest.py
+selects the tests below its folder; a script, or the Makefile, selects the tests of the repository itself. So this is
+for the time between two whole runs, and replaces none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Final
@@ -21,6 +22,11 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 TESTS: Final = ("broker/tests", "operator/tests", "pipelines/tests", "e2e", "bench")
 SOURCES: Final = ("broker/src", "operator/src", "pipelines/src")
 HELPERS: Final = "gantry_broker.testing"
+TOOLS: Final = ("scripts", ".ci", "Makefile")
+"""Files and folders that no test imports; the house tests run them."""
+
+HOUSE: Final = ("broker/tests", "test_house_")
+"""The folder of the house tests, and how their files begin."""
 
 
 def git(*words: str) -> list[str]:
@@ -29,7 +35,7 @@ def git(*words: str) -> list[str]:
 
 
 def default_since() -> str:
-    """Where this branch left main; on main itself the last commit, so that what is not committed yet counts."""
+    """Return the merge base with main; on main itself the last commit."""
     for name in ("origin/main", "main"):
         if subprocess.run(["git", "rev-parse", "-q", "--verify", name], cwd=ROOT, capture_output=True).returncode == 0:
             return git("merge-base", "HEAD", name)[0]
@@ -42,7 +48,7 @@ def changed_files(since: str) -> set[str]:
 
 
 def module_of(path: PurePath) -> str | None:
-    """By which name a file is imported; None for what is no module."""
+    """Return the module name of a file, or None."""
     if path.suffix != ".py":
         return None
     for source in SOURCES:
@@ -76,10 +82,12 @@ def helpers() -> Iterator[tuple[str, Path]]:
                 yield f"{path.parent.name}.{path.stem}", path
 
 
-def chosen(changed: Iterable[str]) -> list[str]:
+def chosen(changed: Collection[str]) -> list[str]:
     """The test files to run, as paths from the root."""
     files = {ROOT / name for name in changed}
     modules = {name for path in changed if (name := module_of(PurePath(path))) is not None}
+    fixtures = [path.parent for path in files if path.name == "conftest.py"]
+    is_house = any(PurePath(name).is_relative_to(tool) for name in changed for tool in TOOLS)
     known = dict(helpers())
     reached: dict[Path, bool] = {}
 
@@ -91,8 +99,13 @@ def chosen(changed: Iterable[str]) -> list[str]:
             reached[path] = path in files or bool(names & modules) or any(map(is_reached, others))
         return reached[path]
 
+    def is_selected(path: Path) -> bool:
+        if is_house and path.parent == ROOT / HOUSE[0] and path.name.startswith(HOUSE[1]):
+            return True
+        return any(map(path.is_relative_to, fixtures)) or is_reached(path)
+
     tests = [path for folder in TESTS for path in (ROOT / folder).rglob("test_*.py")]
-    return sorted(str(path.relative_to(ROOT)) for path in tests if is_reached(path))
+    return sorted(str(path.relative_to(ROOT)) for path in tests if is_selected(path))
 
 
 def main(arguments: list[str]) -> int:
@@ -100,7 +113,7 @@ def main(arguments: list[str]) -> int:
     since = arguments[0] if arguments else default_since()
     found = chosen(changed_files(since))
     print("\n".join(found))
-    print(f"{len(found)} test files know what was changed since {since[:12]}", file=sys.stderr)
+    print(f"{len(found)} test files import files changed since {since[:12]}", file=sys.stderr)
     return 0
 
 

@@ -15,7 +15,11 @@ if [ ${#ROOT} -gt 40 ]; then
 fi
 export TMPDIR
 mkdir -p "$ROOT/.gantry" "$TMPDIR"
-[ -O "$TMPDIR" ] && [ ! -L "$TMPDIR" ] || { printf '%s belongs to somebody else\n' "$TMPDIR" >&2; exit 2; }
+[ -O "$TMPDIR" ] && [ ! -L "$TMPDIR" ] || {
+    printf '%s is not a directory that you own; remove it, or move the clone to a path of at most 40 characters\n' "$TMPDIR" >&2
+    exit 2
+}
+chmod 700 "$TMPDIR"
 # Programs of Java name files by the locale, and cannot open one with an accent in the locale C.
 case ${LC_ALL:-${LC_CTYPE:-${LANG:-}}} in *[Uu][Tt][Ff]*) ;; *) export LC_ALL=C.UTF-8 ;; esac
 

@@ -1,40 +1,82 @@
-"""What `scripts/run_tests` prints after a second run: which tests failed at first, and what became of them.
+"""Report which tests failed in a run of `scripts/run_tests`, and which of them passed in the second run.
 
-python scripts/second_run.py CACHE before      the tests that failed are noted; exit code 1 if it is no use to go on
-python scripts/second_run.py CACHE after       the table, and CACHE.json for whoever looks for flaky tests
+python scripts/second_run.py CACHE before          note the failed tests; exit code 1 if there is no second run
+python scripts/second_run.py CACHE after           the table, and CACHE.json with the unreliable tests; exit code 1 if a
+                                                   test has failed and not passed since, whether it was run or not
+python scripts/second_run.py CACHE history FILE    append CACHE.json to FILE, a line for each run, with date and commit;
+                                                   print the tests that were unreliable more than once lately
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 FAILURES_MAX: Final = 20
-"""More at once is a broken product, and not a test that is not reliable."""
+"""More failures at once are a fault of the product, and not of an unreliable test."""
+
+RUNS: Final = 10
+"""A test that is unreliable twice in so many runs is fixed or removed."""
+
+PASSED: Final = "passed on the second run"
 
 
-def main(cache: Path, when: str) -> int:
-    """The exit code."""
-    report = cache.with_suffix(".json")
-    last_failed = cache / "v" / "cache" / "lastfailed"
-    failed = sorted(json.loads(last_failed.read_text())) if last_failed.exists() else []
-    if when == "before":
-        report.write_text(json.dumps({"failed": failed}, indent=1))
-        if not 0 < len(failed) <= FAILURES_MAX:
-            print(f"\n{len(failed)} failures: there is no second run for more than {FAILURES_MAX}")
-            return 1
-        print(f"\n{len(failed)} failures are run a second time, alone, one after another\n", flush=True)
-        return 0
-    first = json.loads(report.read_text())["failed"]
-    passed = [name for name in first if name not in failed]
-    report.write_text(json.dumps({"failed": failed, "passed on the second run": passed}, indent=1))
-    print("\npassed on the second run (each of these is not reliable: find out why, see above):")
-    for name in passed or ["none"]:
-        print(f"  {name}")
+def before(report: Path, failed: list[str]) -> int:
+    """Note the failed tests; exit code 1 if there are too many, or none, to run them again."""
+    report.write_text(json.dumps({"failed": failed}, indent=1))
+    if not 0 < len(failed) <= FAILURES_MAX:
+        print(f"\n{len(failed)} failures: there is no second run for more than {FAILURES_MAX}")
+        return 1
+    print(f"\n{len(failed)} failures are run a second time, alone, one after another\n", flush=True)
     return 0
 
 
+def after(report: Path, failed: list[str]) -> int:
+    """Print and write down which tests passed the second time; exit code 1 if others are left."""
+    first = json.loads(report.read_text())["failed"]
+    passed = [name for name in first if name not in failed]
+    report.write_text(json.dumps({"failed": failed, PASSED: passed}, indent=1))
+    print("\npassed on the second run (each of these is not reliable: find out why, see above):")
+    for name in passed or ["none"]:
+        print(f"  {name}")
+    return 1 if failed else 0
+
+
+def keep(report: Path, history: Path) -> int:
+    """Append the report to the history; print the tests that it has more than once within the last runs."""
+    found = json.loads(report.read_text()) if report.exists() else {}
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    line = {
+        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "commit": commit, "run": report.stem,
+        "failed": found.get("failed", []), PASSED: found.get(PASSED, []),
+    }  # fmt: skip
+    history.parent.mkdir(parents=True, exist_ok=True)
+    with history.open("a") as file:
+        file.write(f"{json.dumps(line)}\n")
+    runs = [one for text in history.read_text().splitlines() if (one := json.loads(text))["run"] == report.stem]
+    counts = Counter(name for one in runs[-RUNS:] for name in one[PASSED])
+    repeated = sorted(name for name, count in counts.items() if count > 1)
+    if repeated:
+        print(f"\nnot reliable more than once in the last {RUNS} runs (fix or remove each of these):")
+    for name in repeated:
+        print(f"  {counts[name]} times  {name}")
+    return 0
+
+
+def main(cache: Path, when: str, *files: str) -> int:
+    """The exit code."""
+    report = cache.with_suffix(".json")
+    if when == "history":
+        return keep(report, Path(*files))
+    last_failed = cache / "v" / "cache" / "lastfailed"
+    failed = sorted(json.loads(last_failed.read_text())) if last_failed.exists() else []
+    return before(report, failed) if when == "before" else after(report, failed)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1]), sys.argv[2]))
+    raise SystemExit(main(Path(sys.argv[1]), *sys.argv[2:]))

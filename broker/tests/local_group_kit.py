@@ -119,7 +119,10 @@ class Group:
         return look
 
     def masters(self) -> dict[int, tuple[str, int]]:
-        """Name and epoch of the master of each shard. One that stands still calls itself that of an older epoch."""
+        """Name and epoch of the master of each shard.
+
+        A stopped (SIGSTOP) master still reports MASTER, with an older epoch.
+        """
         masters = [one for one in self.look().members if one.role == "MASTER" and one.process == "running"]
         return {one.shard: (one.name, one.epoch) for one in sorted(masters, key=lambda one: one.epoch or 0)}
 

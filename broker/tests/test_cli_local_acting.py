@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from gantry_broker.control.server import ControlServer
 from gantry_broker.testing.fake_group import FakeGroup, FakeMember
@@ -15,7 +16,7 @@ from gantry_cli.errors import CliError
 from gantry_cli.local import emptying
 from gantry_cli.local.access import Access
 from gantry_cli.local.acting import check_promotion
-from gantry_cli.local.kill import _down_ms
+from gantry_cli.local.kill import _down_ms, kill
 from gantry_cli.local.lease_file import LeaseFile
 from gantry_cli.local.look import Event, Look, MemberView
 from gantry_cli.local.promote import _leave
@@ -145,6 +146,16 @@ def test_a_killed_broker_stays_down_for_longer_than_a_failover_takes(tmp_path: P
     state.write_manifest(f"{head}spec: {{failover: {{after: {after}}}}}".encode())
 
     assert _down_ms(state, None) == down_ms and _down_ms(state, 7) == 7
+
+
+def test_kill_accepts_the_option_of_the_shell_command_and_does_not_show_it(tmp_path: Path) -> None:
+    """`kill -9` is what an operator types by habit; SIGKILL is the default."""
+    run = CliRunner().invoke
+    accepted = run(kill, ["-9", "master-0", "--data", str(tmp_path)])
+    assert accepted.exit_code != 2 and "no group runs on" in accepted.stderr
+    refused = run(kill, ["-9", "--stop", "master-0", "--data", str(tmp_path)])
+    assert refused.exit_code == 2 and "-9, --stop and --cont contradict each other" in refused.stderr
+    assert "-9  " not in run(kill, ["--help"]).stdout
 
 
 # ------- what is shown

@@ -49,7 +49,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def environment(clone: Path) -> dict[str, str]:
-    """What is run there imports what lies there, and keeps temporary files there where nobody says otherwise."""
+    """Environment in which imports and temporary files use the clone, unless a script overrides TMPDIR."""
     temporary = clone / "temporary"
     temporary.mkdir(exist_ok=True)
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("GANTRY_", "PYTEST_"))}
@@ -85,7 +85,7 @@ def test_a_stand_in_runs_by_an_interpreter_at_such_a_place(tmp_path: Path, monke
 
 @pytest.mark.verify
 def test_a_local_group_works_from_there(clone: Path) -> None:
-    """It starts, says where it is, takes messages, is asked through its sockets, and stops."""
+    """The group starts, reports its addresses, accepts messages, answers orders, and stops."""
     (clone / "crew.yaml").write_text(manifest())
 
     def gantry(*words: str) -> str:
@@ -110,7 +110,7 @@ def test_a_local_group_works_from_there(clone: Path) -> None:
 
 @pytest.mark.verify
 def test_tests_run_there(clone: Path) -> None:
-    """Those that make sockets, start programs and look at paths."""
+    """Tests that create sockets, start programs and handle paths pass there."""
     files = [
         f"broker/tests/test_{name}.py" for name in ("control_socket", "cli_exit_codes", "house_scripts", "pod_broker")
     ]

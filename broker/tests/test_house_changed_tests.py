@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from gantry_broker.testing.small_clone import small_clone, write_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,6 +25,7 @@ def script() -> ModuleType:
 
 
 SEAL, BALLOT = "broker/tests/test_wire_seal.py", "operator/tests/test_spec_ballot.py"
+SECOND_RUN = "broker/tests/test_house_second_run.py"
 WORLD = "broker/src/gantry_broker/testing/store_world.py"
 
 
@@ -31,11 +36,19 @@ WORLD = "broker/src/gantry_broker/testing/store_world.py"
         (WORLD, "broker/tests/test_store_append.py", SEAL),
         ("broker/tests/faults/scene.py", "broker/tests/faults/test_fault_kill.py", SEAL),
         (BALLOT, BALLOT, SEAL),
+        ("broker/tests/faults/conftest.py", "broker/tests/faults/test_fault_kill.py", SEAL),
+        ("scripts/run_tests", SECOND_RUN, SEAL),
+        ("scripts/changed_tests.py", "broker/tests/test_house_changed_tests.py", BALLOT),
+        (".ci/run", "broker/tests/test_house_scripts.py", SEAL),
+        ("Makefile", "broker/tests/test_house_scripts.py", SEAL),
     ],
-    ids=["a module", "a helper", "a helper of one folder", "a test"],
-)
+    ids=[
+        "a module", "a helper", "a helper of one folder", "a test", "fixtures", "a script", "a script in Python",
+        "continuous integration", "the Makefile",
+    ],
+)  # fmt: skip
 def test_tests_of_what_was_changed_are_chosen(script: ModuleType, changed: str, chosen: str, left_out: str) -> None:
-    """Those that import it, directly or through helpers of tests; and no others."""
+    """Those that import it, directly or through helpers, or lie below its fixtures; of a script the house tests."""
     found = script.chosen([changed])
     assert chosen in found and left_out not in found
 
@@ -43,6 +56,27 @@ def test_tests_of_what_was_changed_are_chosen(script: ModuleType, changed: str, 
 def test_what_no_test_knows_chooses_nothing(script: ModuleType) -> None:
     """A page of prose is checked by `make check`."""
     assert script.chosen(["docs/tls.md"]) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "run", "code"),
+    [("test_a.py", "5", 0), ("test_a.py", "1", 1), ("test_a.py", "0", 0), ("", "1", 0)],
+    ids=["only tests of make verify", "a failure", "a success", "no file"],
+)
+def test_changed_files_with_tests_of_make_verify_only_are_no_failure(
+    tmp_path: Path, files: str, run: str, code: int
+) -> None:
+    """Pytest exits with 5 if it has deselected every test; any other failure is kept."""
+    with small_clone(ROOT, tmp_path / "a clone é", "test") as clone:
+        write_script(clone, "check", "exit 0")
+        write_script(clone, "run_tests", f"exit {run}")
+        (clone / "scripts/changed_tests.py").write_text(f"print({files!r})\n")
+
+        def exit_code(**variables: str) -> int:
+            return subprocess.run([str(clone / "scripts/test")], env=os.environ | variables, check=False).returncode
+
+        assert exit_code(CHANGED="1") == code
+        assert exit_code(CHANGED="0") == int(run)
 
 
 def test_files_that_git_does_not_know_yet_count_as_changed(

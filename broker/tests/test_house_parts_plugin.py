@@ -83,7 +83,7 @@ def test_the_parts_are_the_whole(pytester: pytest.Pytester) -> None:
 
 
 def test_a_test_that_is_named_is_selected(pytester: pytest.Pytester) -> None:
-    """Who names a test wants to run it; who names a file wants what `make test` runs of it."""
+    """A test named by its id runs whatever its mark; a named file runs only the tests of `make test`."""
     assert selected(pytester, "test_any.py::test_deep") == {"test_any.py::test_deep"}
     assert selected(pytester, "test_any.py") == {test for test in QUICK if test.startswith("test_any")}
 
@@ -111,7 +111,7 @@ def test_properties_are_tried_with_few_examples_and_with_many(pytester: pytest.P
 
 
 def test_what_was_left_out_is_counted_with_the_remedy(pytester: pytest.Pytester) -> None:
-    """Not as skips: a skip says that this machine cannot."""
+    """Not as skips: a skip means that this machine lacks a requirement."""
     plugins = [part for name in PLUGINS for part in ("-p", name)]
     result = pytester.runpytest_inprocess(*plugins)
 
@@ -119,7 +119,7 @@ def test_what_was_left_out_is_counted_with_the_remedy(pytester: pytest.Pytester)
     result.stdout.fnmatch_lines(
         [
             "(slow) *2  takes minutes -- run pytest with --slow",
-            "(verify) *8  deepens what another test says -- make verify, or run pytest with --verify",
+            "(verify) *8  repeats another test with more cases -- make verify, or run pytest with --verify",
         ]
     )
 
@@ -130,7 +130,7 @@ def test_processes_that_run_tests_for_another_one_count_what_they_left_out(pytes
     result = pytester.runpytest_subprocess(*plugins, "-n", "2")
 
     result.assert_outcomes(passed=4)
-    result.stdout.fnmatch_lines(["(slow) *2  takes minutes*", "(verify) *8  deepens*"])
+    result.stdout.fnmatch_lines(["(slow) *2  takes minutes*", "(verify) *8  repeats*"])
 
 
 def test_an_unknown_part_stops_the_run(pytester: pytest.Pytester) -> None:

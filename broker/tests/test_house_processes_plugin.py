@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
 pytest_plugins = ["pytester"]
+
+LINK_UID = f"link-{os.getpid()}"
+"""In place of a user's number, in the name of a directory."""
 
 PLUGINS = ["-p", "xdist.plugin", "-p", "gantry_broker.testing.processes_plugin"]
 FILES = {f"test_{name}": "".join(f"def test_{number}():\n    pass\n\n" for number in range(8)) for name in "abc"}
@@ -57,7 +63,7 @@ INTERRUPTED = """
 import signal, subprocess, sys
 
 def test_it():
-    with subprocess.Popen([sys.executable, "-c", "print(1, flush=True); import time; time.sleep(1)"],
+    with subprocess.Popen([sys.executable, "-c", "print(1, flush=True); import time; time.sleep(5)"],
                           stdout=subprocess.PIPE) as child:
         child.stdout.readline()
         child.send_signal(signal.SIGINT)
@@ -77,3 +83,52 @@ def test_what_tests_start_in_the_background_can_be_interrupted(pytester: pytest.
         signal.signal(signal.SIGINT, usual)
 
     result.assert_outcomes(passed=1 if plugins else 0, failed=0 if plugins else 1)
+
+
+BOUND = """
+import os, socket, tempfile
+
+def test_it(tmp_path):
+    assert len(os.environ["TMPDIR"]) <= 52 and tempfile.gettempdir() == os.environ["TMPDIR"]
+    assert os.stat(tempfile.gettempdir()).st_mode & 0o77 == 0
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(tmp_path / "gantry-broker.sock"))
+"""
+
+
+@pytest.mark.parametrize("plugins", [PLUGINS, []], ids=["with the plugin", "without"])
+def test_sockets_can_be_created_where_the_path_of_temporary_files_is_long(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, plugins: list[str]
+) -> None:
+    """Also if pytest is run directly, without the scripts that set TMPDIR."""
+    place = pytester.path / ("x" * 112)
+    place.mkdir()
+    monkeypatch.delenv("PYTEST_DEBUG_TEMPROOT")
+    monkeypatch.setenv("TMPDIR", str(place))
+    pytester.makepyfile(test_bound=BOUND)
+
+    result = pytester.run(sys.executable, "-m", "pytest", *plugins, "test_bound.py")
+
+    result.assert_outcomes(passed=1 if plugins else 0, failed=0 if plugins else 1)
+
+
+def test_a_directory_of_another_user_is_refused_for_temporary_files(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that another user made would lead the files elsewhere."""
+    place = pytester.path / ("x" * 112)
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    (pytester.path / "elsewhere").mkdir()
+    link = Path(f"/tmp/gantry-{LINK_UID}")
+    link.symlink_to(pytester.path / "elsewhere")
+    pytester.makeconftest(f"import os\nos.getuid = lambda: {LINK_UID!r}\n")
+    try:
+        result = pytester.run(sys.executable, "-m", "pytest", *PLUGINS)
+    finally:
+        link.unlink()
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        [f"*{link} is not a directory that you own; remove it, or set TMPDIR to a shorter path"]
+    )

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = re.compile(r"^([a-z][a-z0-9-]*):(?P<rest>.*)$", re.MULTILINE)
 HELP = re.compile(r"^ ## [A-Z].*\.$")
-BASICS = ("sh", "dirname", "basename", "cat", "id", "env", "pwd", "mkdir", "uname", "cksum", "cut")
+BASICS = ("sh", "dirname", "basename", "cat", "id", "env", "pwd", "mkdir", "uname", "cksum", "cut", "chmod")
 
 
 def targets(makefile: str) -> dict[str, str]:

@@ -46,7 +46,8 @@ async def test_a_slave_far_behind_is_not_in_sync(tmp_path: Path, monkeypatch: py
         async with dialogue(master) as client:
             await client.send_ok(b"x" * 5000)
             await wait_until(lambda: progress.received == master.store.wrote)
-            monkeypatch.setattr(MasterSession, "_acked", lambda *_: None)  # it says again and again how far it is
+            # The slave repeats its acknowledgement, which would undo the change below.
+            monkeypatch.setattr(MasterSession, "_acked", lambda *_: None)
             progress.received -= 4000
             found = await client.ask_json(907)
         assert (found["inSyncSlaveNums"], found["haConnectionInfo"][0]["inSync"]) == (0, False)

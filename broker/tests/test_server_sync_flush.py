@@ -125,7 +125,8 @@ def test_who_has_one_in_time_and_the_other_before_its_deadline_is_answered_0() -
         parked = waiting_room(store, 5_000, 20)
         parked.park(connection, frame(1), 1, 100)  # type: ignore[arg-type]
         store.acked = 100
-        await asyncio.sleep(0.06)
+        first = parked._timer
+        await wait_until(lambda: parked._timer is not first)  # the earlier deadline has passed
         assert connection.sent == []
         parked.park(connection, frame(2), 1, 200)  # type: ignore[arg-type]
         store.acked = store.promised = 200

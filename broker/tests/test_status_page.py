@@ -255,7 +255,7 @@ def test_damage_to_one_copy_costs_one_publication_and_to_both_is_said(tmp_path: 
         assert reader.read().status == at(1)
 
         flip(path, older + 40)
-        with pytest.raises(PageTorn, match="no whole publication in 100 looks"):
+        with pytest.raises(PageTorn, match="no whole publication in 100 attempts"):
             reader.read()
 
         flip(path, newest + 40)

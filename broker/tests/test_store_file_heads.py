@@ -351,6 +351,17 @@ def test_heads_follow_the_log(kind: str, tmp_path: Path) -> None:
     assert all(isinstance(head, FileHead) for head in heads_of(world).heads)
 
 
+def test_samples_of_deleted_files_are_dropped(kind: str, tmp_path: Path) -> None:
+    """A broker that reads its whole log for years keeps samples of the files that it has, and no others."""
+    world = make(kind, tmp_path)
+    world.bodies("orders")
+    keeper = world.store._life.heads
+    assert sorted(keeper._samples) == [0, SIZE, 2 * SIZE, 3 * SIZE]
+    remove_head(world.store, 2 * SIZE)
+    fill(world, end=4 * SIZE + SIZE // 2)
+    assert min(keeper._samples) == 2 * SIZE
+
+
 # -- under the running broker ------------------------------------------------------------------------------------------
 
 
@@ -369,7 +380,7 @@ READERS: dict[str, Callable[[StoreWorld, int], object]] = {
         base, min(base + SIZE, world.store.wrote)
     ),
     "scrubber": lambda world, base: world.store.guard.good_bytes(world.store.log_view(base), base),
-    "who reports damage": lambda world, base: world.store.guard.report(base),
+    "damage report": lambda world, base: world.store.guard.report(base),
     "queue repair": lambda world, base: world.store.repair.queues.start(
         world.store.queue("orders", 0), len(world.sent_bodies("orders", before=base)), reason="a test"
     ),

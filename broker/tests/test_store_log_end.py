@@ -13,6 +13,8 @@ import pytest
 from gantry_broker.store import points
 from gantry_broker.store.log_end import (
     ENDS_POSITION,
+    HEAD,
+    HEADS_POSITION,
     PAGE_BYTES,
     LogEndFile,
     LogEndOwner,
@@ -315,6 +317,19 @@ def test_no_flipped_bit_makes_the_end_more_than_it_was() -> None:
             except ValueError:
                 continue
             assert (owner, end <= 123_456) == (OWNER, True), (position, bit)
+
+
+def test_a_head_with_a_flipped_bit_is_ignored() -> None:
+    """A start would take the store's own file for one of another store, and set it aside."""
+    data = bytearray(encode_log_end(OWNER, 123_456))
+    base, crc = 3 * SIZE, 0x12345678
+    HEAD.pack_into(data, HEADS_POSITION, base, crc, base ^ crc ^ (1 << 64) - 1)
+    assert decode_log_end(bytes(data)).heads == {base: crc}
+    for position in range(HEADS_POSITION, HEADS_POSITION + HEAD.size):
+        for bit in range(8):
+            damaged = data.copy()
+            damaged[position] ^= 1 << bit
+            assert decode_log_end(bytes(damaged)).heads == {}, (position, bit)
 
 
 def test_a_kill_between_the_two_ends_leaves_the_earlier_one() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.errors import QueueRebuilding
+from gantry_broker.errors import QueueRebuilding, StoreFailed
 from gantry_broker.store import sliced_scan
 from gantry_broker.store.consume_queue import UNIT
 from gantry_broker.store.queue_repair import REPORT_INTERVAL_MS, QueueRepair
@@ -271,6 +271,24 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_alone(world: StoreWorld, monk
     world.repair()
 
     assert world.bodies("bills") == world.sent_bodies("bills")
+
+
+def test_a_queue_whose_repair_ends_the_store_is_never_taken_for_whole(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step after the failure tries again, and fails again, until the process has ended."""
+    queues, queue = world.store.repair.queues, world.store.find_queue("orders", 0)
+    assert queue is not None
+    damage(world, 17, 6)
+    queues.start(queue, 17, reason="a test")
+
+    def fail(*_: object) -> None:
+        raise StoreFailed("the log file was replaced")
+
+    monkeypatch.setattr(QueueRepair, "_find_proved_before", fail)
+    for _ in range(3):
+        assert queues.step() is False
+        assert queue.is_corrupt and not queues.repair_now("orders", 0)
 
 
 def test_without_a_repair_a_wrong_unit_stalls_its_queue(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:

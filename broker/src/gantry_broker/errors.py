@@ -61,7 +61,7 @@ class LogReadOnly(StoreError):
 
 @final
 class StoreFailed(StoreError):
-    """The store cannot go on: an fsync failed, or a file of its log was replaced by another store's.
+    """The store failed for good: an fsync failed, or a log file was replaced by one of another store.
 
     Final: acknowledge nothing more and end the process with a non-zero code. A sync is never tried again.
     """

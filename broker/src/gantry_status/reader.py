@@ -8,7 +8,7 @@ How a look can go wrong, and what the reader does then:
 
 - another inode, or another header in the same one: the broker was started again; open and check anew;
 - the newest copy is odd, changes while it is read, or has a wrong CRC: take the other one, or look again, so often;
-- nothing whole in all these looks: ``PageTorn``, and the caller decides.
+- nothing whole in all these attempts: ``PageTorn``, and the caller decides.
 
 What it refuses to judge is the broker. It says how old the publication is and whether its writer lives; what
 follows from it is for whoever asks.
@@ -36,8 +36,8 @@ from gantry_status.layout import (
 from gantry_status.moment import Now, machine_boot_id, now
 
 ATTEMPTS_MAX: Final = 100
-"""Looks at a page that is being written. Beside a writer that never rests ten were not always enough on a busy machine;
-a page that is torn for good costs a millisecond."""
+"""Attempts to read a page while it is written. Ten were not always enough beside a busy writer; a page that stays torn
+costs a millisecond."""
 PUBLISH_INTERVAL_MS: Final = 100
 """How often a broker publishes, when nothing changes, too."""
 STALE_AFTER_MS: Final = 2_000
@@ -123,7 +123,7 @@ class PageReader:
             status = self._newest(data)
             if status is not None:
                 return status
-        raise PageTorn(f"no whole publication in {ATTEMPTS_MAX} looks")
+        raise PageTorn(f"no whole publication in {ATTEMPTS_MAX} attempts")
 
     def _follow(self) -> None:
         """Have the file open that is at the path now."""

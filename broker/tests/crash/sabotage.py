@@ -31,7 +31,7 @@ class Sabotage(Enum):
 
     @property
     def settings(self) -> dict[str, str]:
-        """With which settings what it does is seen at any kill, and not only at one that comes in time."""
+        """Settings with which any kill reveals the sabotage."""
         if self is not Sabotage.NO_HOLD:
             return {}
         late = str(5 * COMMIT_INTERVAL_MS)

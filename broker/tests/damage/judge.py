@@ -36,6 +36,10 @@ class Outcome(StrEnum):
     FAULT = "FAULT"
 
 
+FOREIGN_FILE: Final = "was replaced by a file of another store"
+"""Part of the error with which a broker ends if a log file is another store's."""
+
+
 class Sort(StrEnum):
     """What is wrong."""
 
@@ -60,7 +64,7 @@ class Sort(StrEnum):
     NOT_NAMED = "refused without naming what is damaged"
     LOST_WITH_REPLICA = "lost although a replica has it"
     NO_MASTER = "no master, without a report"
-    ENDED = "the process ended, and no start came after it"
+    ENDED = "the process ended and did not start again"
     UNSEEN = "a source of users does not show what the log reports"
     HUNG = "the trial did not end"
     BROKEN = "the trial itself failed"
@@ -257,7 +261,9 @@ class Judge:
             self._fault(Sort.NO_REMEDY, f"member {member} does not start: {reasons[-1] if reasons else '?'}")
         if phase.ended_by:
             self._notes.append(f"the process was ended by {phase.ended_by}")
-            if phase is self._phases[-1]:
+            # Only a log file of another store may end a broker: each other damage is repaired, reported or refused.
+            is_expected = " itself" not in phase.ended_by or FOREIGN_FILE in phase.ended_by
+            if not is_expected or phase is self._phases[-1]:
                 self._fault(Sort.ENDED, self._notes[-1])
         if not phase.refusals and not any(reading.is_master for reading in phase.readings) and not phase.ended_by:
             self._fault(Sort.NO_MASTER, phase.leading)

@@ -361,15 +361,23 @@ def test_no_master_at_all_is_a_fault() -> None:
 
 
 def test_a_reading_that_the_end_of_the_process_cut_off_is_judged_by_what_it_gave() -> None:
-    """What it did not come to is asked of the next start, which must come."""
+    """A reading that was cut off is judged by what it returned; the next start must return the rest."""
     cut = msgspec.structs.replace(lacking(1).readings[0], is_cut_off=True)
-    first = Phase(readings=[cut], ended_by="member 1 itself")
+    first = Phase(readings=[cut], ended_by="member 1 itself: commitlog/0 was replaced by a file of another store")
     assert sorts(Judge(case(), LEDGER, [first, good_phase()]).verdict()) == set()
     assert sorts(Judge(case(), LEDGER, [first, lacking(1)]).verdict()) >= {Sort.MISSING}
     cut.queues.append(QueueRead("Busy", 0, [known(1, body=b"other")]))
     assert sorts(Judge(case(), LEDGER, [first, good_phase()]).verdict()) == {Sort.ALTERED}
     cut.queues.pop()
     assert sorts(Judge(case(), LEDGER, [good_phase(), first]).verdict()) == {Sort.ENDED}
+
+
+def test_a_broker_that_ends_for_any_other_damage_is_a_fault() -> None:
+    """Only the log file of another store may end it; a next start that serves everything is no excuse."""
+    ended = Phase(readings=good_phase().readings, ended_by="member 1 itself: a record is damaged")
+    assert sorts(Judge(case(), LEDGER, [ended, good_phase()]).verdict()) == {Sort.ENDED}
+    ended.ended_by = "signal 9"  # a kill of the plan
+    assert sorts(Judge(case(), LEDGER, [ended, good_phase()]).verdict()) == set()
 
 
 def test_only_warnings_and_worse_are_reports() -> None:

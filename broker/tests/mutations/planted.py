@@ -21,7 +21,7 @@ class Fault(NamedTuple):
     """The source file, from the root of the repository."""
 
     before: str
-    """What stands there, exactly once."""
+    """The original code, which occurs exactly once."""
 
     after: str
     promise: str
@@ -282,7 +282,7 @@ FAULTS: Final = (
 
 
 def mutated(fault: Fault, text: str) -> str:
-    """The text of the fault's file with the fault in it. Raises ValueError unless ``before`` stands there once."""
+    """The text of the fault's file with the fault in it. Raises ValueError unless ``before`` occurs exactly once."""
     count = text.count(fault.before)
     if count != 1:
         raise ValueError(f'fault "{fault.name}": its piece occurs {count} times in {fault.file}, expected once')

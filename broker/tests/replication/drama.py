@@ -209,7 +209,7 @@ class Drama:
         old, slave = self._supervisor.master, self._a_slave()
         self._group.network.part(old.number, slave.number)
         slave.is_cut_off = True
-        await self.some_if_it_may(behind=self._load.under_way_max)
+        await self.some_if_it_may(behind=self._load.in_flight_max)
         await old.kill()
         self._group.network.heal()
         slave.is_cut_off = False

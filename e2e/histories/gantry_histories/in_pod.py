@@ -164,7 +164,7 @@ class Script:
         )  # fmt: skip
 
     async def _master(self) -> str:
-        """Where the master is; a topic that was just made is told to the name server a moment later."""
+        """Return the master's address; a new topic is registered at the name server a moment later."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while True:

@@ -71,8 +71,8 @@ class Load:
                 raise outcome
 
     @property
-    def under_way_max(self) -> int:
-        """Of how many messages an answer may be on its way at any time."""
+    def in_flight_max(self) -> int:
+        """The most messages that can be in flight at any time."""
         return len(self.producers) * WINDOW * BATCH_MAX
 
     @property

@@ -68,10 +68,10 @@ def spark_session(
 
 
 def finds_installed_sources(environment: Mapping[str, str]) -> bool:
-    """Whether Spark looks for data sources among the installed packages.
+    """Return whether Spark discovers installed data sources.
 
-    It does where a shell knows the name of the Python that runs its workers, and Spark does not quote it there: a
-    Python below a path with a space in it is taken for absent, and `rocketmq` would be unknown.
+    Spark runs `command -v` with the unquoted path of Python, so it finds none if that path has a space, and `rocketmq`
+    must be registered.
     """
     python = environment.get("PYSPARK_DRIVER_PYTHON") or environment["PYSPARK_PYTHON"]
     asked = subprocess.run(["/bin/sh", "-c", f"command -v {python}"], capture_output=True, check=False)

@@ -121,7 +121,8 @@ class Checkpoint:
         """Make durable that the log may begin at ``begin``, before files that lie before it are deleted.
 
         False if the disk has no room for it. A file system that copies on write may want room even for this. Deleting
-        makes it, and comes first; then this is asked again. A process that ends in between has lost what it deleted.
+        makes it, and comes first; then this is asked again. A process that ends in between
+        leaves a begin that is too low: the next start reports the deleted range as lost.
         """
         with self._lock:
             written = self._written or CheckpointFacts()  # a disk that is too full may have none

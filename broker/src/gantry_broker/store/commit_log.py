@@ -99,7 +99,7 @@ class CommitLog:
         """Called with the first bytes that were put into a file, whole records."""
 
         self.demand_own: Callable[[int], None] = lambda offset: None
-        """Called before the log is believed at an offset. Raises ``StoreFailed`` where the file is another store's."""
+        """Called before bytes at an offset are trusted. Raises ``StoreFailed`` if the file belongs to another store."""
 
         self.preallocate_at = self.file_size // 2
         self._clock = clock

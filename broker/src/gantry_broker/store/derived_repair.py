@@ -104,7 +104,7 @@ class IndexRepair:
         try:
             is_more = scan.step()
         except StoreFailed:
-            return False  # the process ends, and nothing is rebuilt from another store's log
+            return False  # The process ends: nothing may be rebuilt from another store's log.
         except (StoreFull, OSError) as exc:
             # The file that it happened in is dropped, and the log is read again from where that file began.
             log.warning("key index is not rebuilt yet: no room", extra={"reason": str(exc)})

@@ -1,4 +1,4 @@
-"""The end of a store: the first failed write or sync of the log is the last thing it does, and so is a foreign file.
+"""The final failure of a store: a failed write or sync of the log, or a log file of another store, ends it.
 
 After a failed sync the kernel may call pages clean that are on no disk, so nothing that happens later proves anything:
 the log turns read-only, ``flushed`` never moves again, and ``on_fatal`` is told, once, in the thread in which it

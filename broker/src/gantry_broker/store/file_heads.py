@@ -17,9 +17,9 @@ compared. A file that begins with a whole record of another offset does not belo
 A cut takes heads back: what is behind it is written anew. The identity counts cuts, durably before each, and heads that
 were read before the last one are not believed (``StoreIdentity.cuts``).
 
-A head is known as soon as the first record is put into the file. Until ``log-heads.json`` has it ``log-end`` does, for
-a start after a kill. And what is read of a file while the store serves is good only if the file begins as it did:
-everything that verifies the log asks ``HeadKeeper.is_foreign``.
+``HeadKeeper`` knows a head as soon as the first record is written. Until ``log-heads.json`` has it, ``log-end`` keeps
+it for a start after a kill. While the store serves, every verification of the log asks ``HeadKeeper.is_foreign``
+whether the file still begins with the same record.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ class HeadKeeper:
         self._crcs = {head.base_offset: head.crc for head in heads}
 
     def write(self, identity: StoreIdentity, end: int) -> None:
-        """Keep the heads of files that begin before ``end``, where the log is durable; what lies behind is forgotten.
+        """Keep the heads of files that begin before ``end``, where the log is durable; heads of later files
+        stay in memory only.
 
         Durable when this returns. A disk that is too full keeps an older file: it says less, and nothing wrong.
         """
@@ -171,6 +172,7 @@ class HeadKeeper:
         begin = files[0].base_offset if files else end
         for base in [base for base in tuple(crcs) if base < begin]:
             crcs.pop(base, None)
+            self._samples.pop(base, None)
         now = LogHeads(identity.uuid, identity.cuts, heads)
         if now == self._written:
             return

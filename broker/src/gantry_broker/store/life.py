@@ -346,7 +346,10 @@ class StoreLife:
             self.log_end.note_head(base_offset, crc)
 
     def _demand_own(self, offset: int) -> None:
-        """Go on only if the log file that holds ``offset`` is still this store's. Raises ``StoreFailed``, for good."""
+        """Check that the log file that holds ``offset`` is still this store's.
+
+        Raises ``StoreFailed``, which is final.
+        """
         if self.heads.is_foreign(offset):
             size = self.log.file_size
             base = offset - offset % size

@@ -52,7 +52,7 @@ class LogEndOwner(msgspec.Struct, frozen=True):
 
 
 class LogEnd(NamedTuple):
-    """What the page says."""
+    """The decoded page."""
 
     owner: LogEndOwner
     end: int
@@ -68,7 +68,7 @@ def encode_log_end(owner: LogEndOwner, end: int) -> bytes:
 
 
 def decode_log_end(data: bytes) -> LogEnd:
-    """What the file says. Raises ValueError for what cannot be read."""
+    """Decode the file. Raises ValueError if it is damaged."""
     if len(data) != PAGE_BYTES:
         raise ValueError(f"it has {len(data)} bytes, not {PAGE_BYTES}")
     end, inverted = ENDS.unpack_from(data, ENDS_POSITION)
@@ -100,7 +100,7 @@ class LogEndFile:
         self._slot = 0
 
     def read(self, identity: StoreIdentity | None) -> LogEnd | None:
-        """What the last start wrote, on this run of this machine; None where nothing says it."""
+        """Read the page of the last start; None if there is none for this run of the machine."""
         if identity is None or not self._machine or not self._disk.exists(self._path):
             return None
         try:

@@ -232,7 +232,8 @@ class QueueRepair:
         except StopIteration:
             pass
         except StoreFailed:
-            return False  # the process ends, and nothing is rebuilt from another store's log
+            self._running = None  # an exhausted generator would count as a finished repair
+            return False  # The process ends: nothing may be rebuilt from another store's log.
         except Exception as exc:
             # A repair that fails must not end the broker. The recovery point lists the queue.
             log.error(

@@ -1,17 +1,19 @@
-"""A pytest plugin: how long each test took, for whoever wants the whole run to be short.
+"""A pytest plugin: how long each test took, and a limit for tests of `make test`.
 
     each run                 .gantry/durations.json     seconds by test, set-up and clean-up included
     GANTRY_DURATIONS=1       a table at the end: the slowest tests, and the time of each area
     GANTRY_SECONDS_MAX=5     a test fails that takes longer, but for those of `--verify` and `--slow`; where several
                              processes share the tests it is written to .gantry/too-long.txt, to be measured alone
     --verify                 a table at the end: the time of each part
+    GANTRY_RERUN=1           the run repeats a few tests of the one before: their seconds replace those in the file
 
 An area is what the file's name begins with, as in `broker/tests/test_store_*.py`, or the folder. The seconds are those
 of the processes that ran the tests, so with three processes they add up to three times what a clock on the wall shows.
 
-A limit for a test is no measurement of the product. It keeps `make test` short, so it counts neither what tests share
-(set-up and clean-up) nor what others on the machine take: it grows with ``slowness``. That does not say what three
-Java machines take from each other when they start at once, so nobody fails for it beside other tests.
+A limit for a test is no measurement of the product. It keeps `make test` short, so it does not count what tests share
+(set-up and clean-up). It grows with ``slowness.cost``, which measures the processor and not the contention between, for
+example, three JVMs that start at once; so no test fails for it in a run with several processes. The load of the machine
+is left out: after such a run the average of the last minute would allow a test two or three times as long.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from typing import Final
 
 import pytest
 
+from gantry_broker.testing import slowness
 from gantry_broker.testing.parts_plugin import PART
-from gantry_broker.testing.slowness import patience
 
 VARIABLE: Final = "GANTRY_DURATIONS"
 MAX_VARIABLE: Final = "GANTRY_SECONDS_MAX"
+RERUN_VARIABLE: Final = "GANTRY_RERUN"
 SECONDS_MAX: Final = pytest.StashKey[float]()
 FILE: Final = ".gantry/durations.json"
 LONG_FILE: Final = ".gantry/too-long.txt"
@@ -52,7 +55,7 @@ def area_of(nodeid: str) -> str:
 class Durations:
     """The seconds of each test. Not in processes that run tests for another one: their reports come together there."""
 
-    def __init__(self, root: Path, *, is_shown: bool) -> None:
+    def __init__(self, root: Path, *, is_shown: bool, is_rerun: bool) -> None:
         self.seconds: Final[dict[str, float]] = {}
         self.parts: Final[dict[str, str]] = {}
         """The part of each test, where a run has parts."""
@@ -61,6 +64,7 @@ class Durations:
 
         self._root: Final = root
         self._is_shown: Final = is_shown
+        self._is_rerun: Final = is_rerun
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Set-up, the test, and its clean-up."""
@@ -76,13 +80,14 @@ class Durations:
         if self.too_long and path.parent.is_dir():
             (self._root / LONG_FILE).write_text("".join(f"{name}\n" for name in sorted(self.too_long)))
         if self.seconds and path.parent.is_dir():
-            rounded = {name: round(seconds, 3) for name, seconds in _longest(self.seconds)}
-            path.write_text(json.dumps(rounded, indent=0))
+            seconds: dict[str, float] = json.loads(path.read_text()) if self._is_rerun and path.exists() else {}
+            seconds |= {name: round(took, 3) for name, took in self.seconds.items()}
+            path.write_text(json.dumps(dict(_longest(seconds)), indent=0))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The tables that are wanted."""
-        if self.parts:
-            terminalreporter.section("parts")
+        if self.parts and not self._is_rerun:
+            terminalreporter.section("parts (test seconds, summed over all processes)")
             _show_sums(terminalreporter, self.seconds, self.parts.get)
         if not self._is_shown:
             return
@@ -123,14 +128,14 @@ def pytest_runtest_makereport(
     report = yield
     seconds_max = item.config.stash[SECONDS_MAX]
     if report.when == "call" and report.passed and report.duration > seconds_max and is_bounded(item):
-        allowed = patience(seconds_max)
+        allowed = seconds_max * slowness.cost()
         if hasattr(item.config, "workerinput"):
             report.user_properties.append((TOO_LONG, True))
         elif report.duration > allowed:
             report.outcome = "failed"
             report.longrepr = (
-                f"took {report.duration:.1f} s, and {allowed:.1f} s are allowed here now ({seconds_max:g} s on an idle "
-                "machine): do less, or mark it `verify` if a test without the mark proves the same path"
+                f"took {report.duration:.1f} s, and {allowed:.1f} s are allowed on this machine ({seconds_max:g} s on "
+                "the reference machine): do less, or mark it `verify` if a test without the mark covers the same path"
             )
     return report
 
@@ -139,5 +144,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register what listens to the reports."""
     config.stash[SECONDS_MAX] = float(os.environ.get(MAX_VARIABLE) or "inf")
     if not hasattr(config, "workerinput"):
-        durations = Durations(config.rootpath, is_shown=os.environ.get(VARIABLE, "") not in ("", "0"))
+        is_shown, is_rerun = (os.environ.get(name, "") not in ("", "0") for name in (VARIABLE, RERUN_VARIABLE))
+        durations = Durations(config.rootpath, is_shown=is_shown, is_rerun=is_rerun)
         config.pluginmanager.register(durations, "gantry-durations")

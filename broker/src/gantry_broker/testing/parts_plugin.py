@@ -1,14 +1,15 @@
-"""A pytest plugin: which tests a run selects. `make test` proves each path once, `make verify` all that deepens it.
+"""A pytest plugin: which tests a run selects: `make test` covers each path once, `make verify` runs the others.
 
     pytest                     what is marked neither `verify` nor `slow`
     pytest --verify            what is marked `verify`, and only that
     pytest --part ha           of these, one part of the product
     pytest --slow              besides, what takes minutes
     pytest FILE::TEST          a test that is named is selected, `verify` or not
+    pytest --last-failed       a test that failed is selected, `verify` or not
 
-A test is marked `verify` if it says again, with another seed, mode, size or peer, what a test without the mark says
-already; or if it takes seconds, and what it proves has a cheaper witness. `verify(quick=3)` leaves the first three
-cases of a test in `make test`.
+A test is marked `verify` if it repeats, with another seed, mode, size or peer, a test without the mark; or if it takes
+seconds and a cheaper test covers the same behaviour. `verify(quick=3)` leaves the first three cases of a test in
+`make test`.
 
 Tests of properties run in both: with few drawn examples in `make test`, with many in `make verify`.
 
@@ -48,10 +49,10 @@ BY_PATH: Final = {
 
 EXAMPLES: Final = 25
 EXAMPLES_VERIFY: Final = 200
-"""Of a property, unless its test says how many it wants."""
+"""Examples drawn for each property test that sets no number itself."""
 
 LEFT_OUT: Final = {
-    "verify": ("deepens what another test says", "make verify, or run pytest with --verify"),
+    "verify": ("repeats another test with more cases", "make verify, or run pytest with --verify"),
     "slow": ("takes minutes", "run pytest with --slow"),
     "part": ("belongs to another part", "run pytest without --part"),
 }
@@ -89,7 +90,7 @@ def part_of(item: pytest.Item) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What to select."""
+    """Register the options that select tests."""
     parser.addoption(
         "--verify", action="store_true", help="run what `make test` leaves to `make verify`, and only that"
     )
@@ -100,7 +101,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers."""
     config.addinivalue_line(
-        "markers", "verify: deepens what another test says; selected with --verify, and by its name"
+        "markers", "verify: repeats another test with more cases; selected with --verify, and by its name"
     )
     # No deadline for one example: a machine with two busy cores makes any such limit a coin toss. A failure prints what
     # replays it.
@@ -118,8 +119,10 @@ def reason_against(item: pytest.Item, config: pytest.Config, cases: Counter[str]
     elif is_deep(item, cases) != bool(config.getoption("--verify")) and not (
         config.getoption("--verify") and draws_examples(item)
     ):
+        # With --last-failed only the failed cases of a test are collected, so their numbers say nothing about `quick`.
+        failed = config.cache.get("cache/lastfailed", {}) if config.getoption("lf", False) else {}
         is_named = any("::" in word and item.nodeid.startswith(word) for word in config.args)
-        if not is_named:
+        if not is_named and item.nodeid not in failed:
             return "verify"
     part = config.getoption("--part")
     return "part" if part is not None and part_of(item) != part else None
@@ -153,5 +156,5 @@ def _count(config: pytest.Config, counts: dict[str, int]) -> None:
     for reason, count in counts.items():
         why, remedy = LEFT_OUT[reason]
         if reason == "verify" and config.getoption("--verify"):
-            why, remedy = "is what `make test` runs", "run pytest without --verify"
+            why, remedy = "runs in `make test`", "run pytest without --verify"
         rows[f"({reason})"] = (count, why, remedy)

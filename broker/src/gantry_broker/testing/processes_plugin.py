@@ -12,13 +12,19 @@ printed, and `--order SEED` repeats the order.
 
 Each process collects all tests, which makes a million objects that live as long as it does. The garbage collector does
 not look at them while they are made, nor ever after.
+
+Tests create Unix sockets in temporary folders, and the kernel takes 107 bytes for the name of one. If the path for
+temporary files is long, the run uses a private directory with a short one instead, as scripts/common.sh does.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import random
 import signal
+import stat
+import tempfile
 from collections import Counter
 from collections.abc import Generator
 from typing import Final
@@ -66,6 +72,10 @@ LONG: Final = (
 """How the files begin that take long for the number of their tests, the longest first."""
 
 
+TEMPORARY_BYTES_MAX: Final = 52
+"""The longest path for temporary files: that of scripts/common.sh in a clone whose path has 40 bytes."""
+
+
 def _unit(nodeid: str) -> str:
     """What is given to one process as a whole."""
     path = nodeid.partition("::")[0]
@@ -86,7 +96,7 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """No garbage is looked for before all tests are there, and none of them is ever taken for it."""
+    """Disable the garbage collector during collection, and exclude the collected tests from later collections."""
     gc.disable()
     try:
         return (yield)
@@ -103,10 +113,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the seed once, for all processes. Let Ctrl-C reach what tests start.
+    """Draw the seed once, for all processes; let Ctrl-C reach the programs that tests start; shorten temporary paths.
 
     A shell ignores SIGINT for its jobs in the background, and every process that they start would inherit that.
     """
+    _shorten_temporary_paths()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     order = str(config.getoption("--order"))
@@ -117,9 +128,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[ORDER] = str(getattr(config, "workerinput", {}).get(ORDER_INPUT, order))
 
 
+def _shorten_temporary_paths() -> None:
+    """Use a private directory for temporary files if the name of a socket below the usual one would be too long."""
+    if len(os.fsencode(tempfile.gettempdir())) <= TEMPORARY_BYTES_MAX:
+        return
+    place = f"/tmp/gantry-{os.getuid()}"
+    os.makedirs(place, mode=0o700, exist_ok=True)
+    found = os.lstat(place)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise pytest.UsageError(f"{place} is not a directory that you own; remove it, or set TMPDIR to a shorter path")
+    os.chmod(place, 0o700)
+    os.environ["TMPDIR"] = tempfile.tempdir = place
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
-    """Tell a process the order."""
+    """Send the order to a worker process."""
     node.workerinput[ORDER_INPUT] = node.config.stash[ORDER]
 
 

@@ -6,8 +6,8 @@ The factor is the product of two measurements: the processor time of a fixed pie
 there; and the processes that want to run against the processors there are, as the kernel has counted them over the
 last minute. It is never less than 1: a fast machine may wait as long, and does not when it need not.
 
-A deadline says "never" of something that is waited for. It is no measurement: what must be fast is measured by a
-benchmark, in one run with what it is compared with.
+A deadline decides that an event will never come. It is no measurement: performance is measured by a benchmark, in one
+run with what it is compared with.
 """
 
 from __future__ import annotations

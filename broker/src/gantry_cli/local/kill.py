@@ -46,6 +46,7 @@ def _names(context: click.Context, _parameter: click.Parameter, incomplete: str)
 )
 @click.argument("name", shell_complete=_names)
 @data_option
+@click.option("-9", "is_kill", is_flag=True, hidden=True)  # SIGKILL is the default
 @click.option("--stop", "is_stop", is_flag=True, help="SIGSTOP: it stands still, with all its connections.")
 @click.option("--cont", "is_continue", is_flag=True, help="SIGCONT: it goes on.")
 @click.option(
@@ -55,14 +56,14 @@ def _names(context: click.Context, _parameter: click.Parameter, incomplete: str)
     callback=_duration,
     help="How long a killed broker stays down [default: twice failover.after and 5s, 10s at least].",
 )
-def kill(name: str, data: Path, is_stop: bool, is_continue: bool, down_ms: int | None) -> None:
+def kill(name: str, data: Path, is_kill: bool, is_stop: bool, is_continue: bool, down_ms: int | None) -> None:
     """Kill a process of the local group, or have it stand still.
 
     NAME is that of a broker (`master-0`, `slave-0-1`), of its sidecar (`sidecar-master-0`), or of a name server
     (`nameserver-0`). A broker keeps its name when its role moves: `gantry status` shows who is the master now.
     """
-    if is_stop and is_continue:
-        raise click.UsageError("--stop and --cont contradict each other: give one of them")
+    if is_kill + is_stop + is_continue > 1:
+        raise click.UsageError("-9, --stop and --cont contradict each other: give one of them")
     record, state = require_group(data), GroupState(data)
     name = _canonical(name)
     targets = _targets(record)
