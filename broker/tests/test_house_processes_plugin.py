@@ -63,12 +63,12 @@ INTERRUPTED = """
 import signal, subprocess, sys
 
 def test_it():
-    with subprocess.Popen([sys.executable, "-c", "print(1, flush=True); import time; time.sleep(5)"],
-                          stdout=subprocess.PIPE) as child:
+    words = [sys.executable, "-c", "import sys; print(1, flush=True); sys.stdin.read()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         child.stdout.readline()
         child.send_signal(signal.SIGINT)
+        child.stdin.close()  # ends a child that ignores the signal, which was sent before
         assert child.wait(60) != 0
-        child.stdout.close()
 """
 
 
