@@ -133,6 +133,7 @@ def scenarios(scale: float = 1.0) -> list[Scenario]:
             name="half-frames-tls", about="half frames behind a TLS handshake",
             kind="encrypted_half", options=half, build=encrypted_broker, settings=limits,
             guard={"maxUnfinishedFrameBytes": str(frames)}, budget_bytes=frames,
+            slack_bytes=SLACK_BYTES + half["connections"] * READ_BYTES,  # the buffer of a TLS connection that is read
         ),
         Scenario(
             name="half-frames-nameserver", about="half frames at a name server",
