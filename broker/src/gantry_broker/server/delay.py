@@ -38,6 +38,9 @@ PAUSE_S: Final = 0.01
 SLICE_MESSAGES_MAX: Final = 128
 SLICE_BYTES_MAX: Final = 1024 * 1024
 FULL_RETRY_S: Final = 1.0
+HEALED: Final = 0
+"""In the place of a level: messages of all levels that were passed over, and are healed."""
+
 PASSED_OVER_MAX: Final = 10_000
 """Damaged messages that are remembered: as many as damaged ranges are."""
 
@@ -60,7 +63,7 @@ class DelayService:
         """Level -> (offset, time): a record said when it is due, and its unit had said something else."""
 
         self._retry_at: dict[int, float] = {}
-        """Level -> loop time: the store has refused it."""
+        """Level, or ``HEALED`` -> loop time: the store has refused it."""
 
         self._passed_over: set[tuple[int, int]] = set()
         """(level, offset) of what was damaged when it was due, since the start."""
@@ -97,7 +100,7 @@ class DelayService:
                 continue
             now_ms = self._core.clock.wall_ms()
             self._next_ms = now_ms + int(TICK_S * 1000)
-            if self._healed:
+            if self._healed and self._retry_at.get(HEALED, 0.0) <= asyncio.get_running_loop().time():
                 self._deliver_healed()
             if await self._pass():
                 continue
@@ -173,6 +176,7 @@ class DelayService:
                 self._deliver_once(physical_offset)
             except BrokerError as error:  # the index is not complete, or the store takes nothing: in a later round
                 log.info("a healed delayed message waits", extra={"offset": physical_offset, "reason": str(error)})
+                self._retry_at[HEALED] = asyncio.get_running_loop().time() + FULL_RETRY_S
                 return
             self._healed.discard(physical_offset)
 

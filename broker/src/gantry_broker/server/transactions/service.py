@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final, final
 
-from gantry_broker.errors import BrokerError
+from gantry_broker.errors import BrokerError, IndexRebuilding
 from gantry_broker.server.core import BrokerCore
 from gantry_broker.server.transactions.endings import Ended, Endings
 from gantry_broker.server.transactions.journal import TransactionJournal
@@ -100,6 +101,8 @@ class Transactions:
             return TICK_S if journal.is_waiting else 0
         if not journal.is_ready:
             return TICK_S
-        journal.take_healed()
         journal.note()
-        return 0 if self.questions.ask_some() else TICK_S
+        is_more = self.questions.ask_some()
+        with suppress(IndexRebuilding):  # what has ended is not known yet: in a later step
+            journal.take_healed()
+        return 0 if is_more else TICK_S
