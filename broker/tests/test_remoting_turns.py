@@ -17,7 +17,7 @@ from gantry_wire import Command, decode_command
 UNBOUNDED = 1 << 40
 UVLOOP_READ_BYTES = 256_000
 TURN_BYTES = 8 * UVLOOP_READ_BYTES
-"""What a turn takes at most: the budget, the reads of the connections whose turn it is, and one read that passes it."""
+"""The most bytes of one turn: the budget, the reads of the connections that are served, and one read beyond it."""
 KIB = 1024
 MIB = 1024 * KIB
 HEAD_BYTES = 8

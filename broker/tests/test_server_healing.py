@@ -217,7 +217,7 @@ def place_of(half: dict[str, str]) -> int:
 
 
 async def test_a_damaged_half_message_is_committed_when_it_is_healed(tmp_path: Path) -> None:
-    """A commit that finds its half message damaged is told to try again, and then holds."""
+    """A commit that finds its half message damaged is answered with 14, and succeeds once the message is healed."""
     async with running_master(tmp_path) as master, running_slave(tmp_path, master) as slave:
         await wait_until_followed(master)
         async with dialogue(master) as peer:

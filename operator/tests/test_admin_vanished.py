@@ -38,7 +38,7 @@ def world(tmp_path: Path) -> StoreWorld:
 
 
 def test_a_message_that_expires_while_its_time_is_read_counts_as_older(world: StoreWorld) -> None:
-    """Retention may delete a log file after the bounds were taken: the search goes on in what is left."""
+    """Retention may delete a log file after the bounds were taken: the search continues in the remaining files."""
     files = StoreFiles(Path(world.root))
     oldest = files.log_segments()[0].base
     found, end = files.offset_at(*ORDERS, 0, 0, OFFSET_MAX)

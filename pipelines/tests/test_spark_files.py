@@ -171,7 +171,7 @@ def test_what_expired_is_lost_by_name(world: StoreWorld) -> None:
 
 
 def test_a_message_that_expires_while_its_time_is_read_counts_as_older(world: StoreWorld) -> None:
-    """Retention may delete a log file after the bounds were taken: the search goes on in what is left."""
+    """Retention may delete a log file after the bounds were taken: the search continues in the remaining files."""
     first, second = sorted(Path(world.root, "commitlog").iterdir())[:2]
     store = Store(world.root)
     bounds = store.bounds
