@@ -36,6 +36,8 @@ class Outcome(StrEnum):
     FAULT = "FAULT"
 
 
+PASSING_REPORTS: Final = ("a damaged message is passed over", "a damaged message is lost")
+SHOWN_MAX: Final = 5
 FOREIGN_FILE: Final = "was replaced by a file of another store"
 """Part of the error with which a broker ends if a log file is another store's."""
 
@@ -63,6 +65,7 @@ class Sort(StrEnum):
     NO_REMEDY = "refused without a remedy that works"
     NOT_NAMED = "refused without naming what is damaged"
     LOST_WITH_REPLICA = "lost although a replica has it"
+    PASSED_OVER = "passed over by a consumer and served later, without a report"
     NO_MASTER = "no master, without a report"
     ENDED = "the process ended and did not start again"
     UNSEEN = "a source of users does not show what the log reports"
@@ -109,6 +112,18 @@ class Reading(msgspec.Struct):
     """How many of the trial's own sends were answered before it."""
 
 
+class Followed(msgspec.Struct):
+    """What one consumer got that read a queue of one member again and again, each time from where it had stopped."""
+
+    member: int
+    topic: str
+    queue_id: int
+    end: int = 0
+    """Where it would read on."""
+
+    numbers: list[int] = []
+
+
 class Sent(msgspec.Struct, frozen=True):
     """A send of the trial."""
 
@@ -135,6 +150,7 @@ class Phase(msgspec.Struct):
     """From one start to the next stop."""
 
     readings: list[Reading] = []
+    followed: list[Followed] = []
     sends: list[Sent] = []
     reports: list[Report] = []
     refusals: list[tuple[int, str]] = []
@@ -216,6 +232,7 @@ class Judge:
             self._judge_sends(phase)
             for reading in phase.readings:
                 self._judge_reading(reading)
+            self._judge_followed(phase)
             self._judge_states(phase)
             self._judge_owed(phase)
             self._delivered.update(self._came)
@@ -334,6 +351,23 @@ class Judge:
         if reading.is_master:
             self._judge_tables(reading)
             self._adopt(reading)
+
+    def _judge_followed(self, phase: Phase) -> None:
+        """A consumer does not read again what it has passed over: what is served later it must have waited for."""
+        if any(report.text in PASSING_REPORTS for report in phase.reports):
+            return
+        for one in phase.followed:
+            readings = [reading for reading in phase.readings if reading.member == one.member]
+            if not readings or readings[-1].is_cut_off:
+                continue
+            queues = [
+                queue for queue in readings[-1].queues if (queue.topic, queue.queue_id) == (one.topic, one.queue_id)
+            ]
+            later = {message.queue_offset for queue in queues if queue.tag == "*" for message in queue.messages}
+            missed = sorted(number for number in later - set(one.numbers) if number < one.end)
+            if missed:
+                text = f"member {one.member} {one.topic}/{one.queue_id}: {missed[:SHOWN_MAX]} of {len(missed)}"
+                self._fault(Sort.PASSED_OVER, text)
 
     def _adopt(self, reading: Reading) -> None:
         """What was owed and has come must stay."""

@@ -19,6 +19,7 @@ class Lie(StrEnum):
     REUSED = "reused"
     NOT_DELIVERED = "not-delivered"
     UNTOLD = "untold"
+    PASSED_OVER = "passed-over"
 
 
 def tell_lie(lie: Lie, phases: Sequence[Phase], ledger: Ledger) -> None:
@@ -31,6 +32,10 @@ def tell_lie(lie: Lie, phases: Sequence[Phase], ledger: Ledger) -> None:
             raise LookupError("no delivery waited")
         for one in phases:
             one.waits_for = one.waits_for.replace(WAITING, "all is well")
+        return
+    if lie is Lie.PASSED_OVER:
+        longest = max(phase.followed, key=lambda one: len(one.numbers))
+        del longest.numbers[0]
         return
     if lie is Lie.NOT_DELIVERED:
         first = min(ledger.owed, key=lambda owed: owed.physical).unique

@@ -46,6 +46,9 @@ class Served(NamedTuple):
     rotten: Sequence[str] = ()
     """What was served with code 0 and is no good record."""
 
+    end: int = 0
+    """Where a consumer would read on."""
+
 
 def known(message: StoredMessage) -> Known:
     """A stored message as the ledger keeps it."""
@@ -99,11 +102,12 @@ def asked_about(peer: Dialogue) -> list[str]:
     return found
 
 
-async def read_queue(peer: Dialogue, topic: str, queue_id: int, *, tag: str = "*", group: str = "Judges") -> Served:
-    """Everything that a consumer gets from a queue's beginning to its end."""
+async def read_queue(
+    peer: Dialogue, topic: str, queue_id: int, *, tag: str = "*", group: str = "Judges", offset: int = 0
+) -> Served:
+    """Everything that a consumer gets from ``offset`` to the queue's end."""
     messages: list[Known] = []
     rotten: list[str] = []
-    offset = 0
     for _ in range(STEPS_MAX):
         try:
             reply = await peer.pull(
@@ -111,7 +115,7 @@ async def read_queue(peer: Dialogue, topic: str, queue_id: int, *, tag: str = "*
                 consumerGroup=group, code=RequestCode.PULL_MESSAGE, wait_ms=0,
             )  # fmt: skip
         except RemotingError as error:
-            return Served(messages, f"at {offset}: {error!r}", rotten)
+            return Served(messages, f"at {offset}: {error!r}", rotten, offset)
         if reply.code == SUCCESS:
             good, bad = take_records(reply.body)
             messages += good
@@ -119,13 +123,13 @@ async def read_queue(peer: Dialogue, topic: str, queue_id: int, *, tag: str = "*
         following = int(reply.ext.get("nextBeginOffset", offset))
         if reply.code in (19, 20, 21) or reply.code == SUCCESS:  # not found, retry at once, moved
             if following == offset:
-                return Served(messages, "", rotten)
+                return Served(messages, "", rotten, offset)
             if following < offset:
-                return Served(messages, f"at {offset}: sent back to {following}", rotten)
+                return Served(messages, f"at {offset}: sent back to {following}", rotten, offset)
             offset = following
             continue
-        return Served(messages, f"at {offset}: code {reply.code}: {reply.remark}", rotten)
-    return Served(messages, f"at {offset}: no end after {STEPS_MAX} pulls", rotten)
+        return Served(messages, f"at {offset}: code {reply.code}: {reply.remark}", rotten, offset)
+    return Served(messages, f"at {offset}: no end after {STEPS_MAX} pulls", rotten, offset)
 
 
 def take_records(data: bytes) -> tuple[list[Known], list[str]]:

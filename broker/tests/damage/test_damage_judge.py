@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from damage.judge import Case, Judge, MemberState, Outcome, Phase, QueueRead, Reading, Sent, Sort, Verdict
+from damage.judge import Case, Followed, Judge, MemberState, Outcome, Phase, QueueRead, Reading, Sent, Sort, Verdict
 from damage.kinds import Kind
 from damage.ledger import Known, Ledger, Owed
 from damage.remedies import Remedy, apply_remedy, remedies_of
@@ -358,6 +358,34 @@ def test_what_a_replica_has_is_not_lost() -> None:
 def test_no_master_at_all_is_a_fault() -> None:
     """A shard that runs and serves nothing has refused nothing either."""
     assert sorts(verdict(Phase(leading="no member promises"))) == {Sort.NO_MASTER}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "report", "expected"),
+    [
+        ([0, 1, 2], "", set()),
+        ([0, 2], "", {Sort.PASSED_OVER}),
+        ([0, 2], "a stored message is damaged", {Sort.PASSED_OVER}),
+        ([0, 2], "a damaged message is passed over", set()),
+        ([0, 1], "", {Sort.PASSED_OVER}),
+    ],
+    ids=["all", "one passed over", "damage reported", "passing reported", "the last passed over"],
+)
+def test_what_a_consumer_passed_over_and_others_got_later_is_found(
+    numbers: list[int], report: str, expected: set[Sort]
+) -> None:
+    """A report of the damage is not enough: the message was there to be waited for."""
+    phase = good_phase()
+    phase.followed = [Followed(1, "Busy", 0, 3, numbers)]
+    reports = [Report("ERROR", report, {"offset": 100, "bytes": 100})] if report else []
+    assert sorts(verdict(phase, *reports)) == expected
+
+
+def test_a_consumer_that_still_waits_has_passed_over_nothing() -> None:
+    """What lies behind the place where it would read on may come yet."""
+    phase = good_phase()
+    phase.followed = [Followed(1, "Busy", 0, 1, [0])]
+    assert sorts(verdict(phase)) == set()
 
 
 def test_a_reading_that_the_end_of_the_process_cut_off_is_judged_by_what_it_gave() -> None:

@@ -45,6 +45,7 @@ LOSS = "log-newest/missing/clean/stopped/alone"
     [
         ("wrong-body", HARMLESS, "altered message"), ("missing", HARMLESS, "missing without a report"),
         ("reused", HARMLESS, "offset given twice"),
+        ("passed-over", HARMLESS, "passed over by a consumer and served later, without a report"),
         ("not-delivered", LOSS, "owed message does not come, without a report"),
         ("untold", LOSS, "owed message does not come, without a report"),
     ],

@@ -20,7 +20,7 @@ from typing import Final, final
 
 import msgspec
 from damage.harms import NotPossible, Source, copy_member, damage
-from damage.judge import ACCEPTANCE, Case, Judge, MemberState, Phase, QueueRead, Reading, Sent, Verdict
+from damage.judge import ACCEPTANCE, Case, Followed, Judge, MemberState, Phase, QueueRead, Reading, Sent, Verdict
 from damage.kinds import LOG, STORE, Kind, StoreFile, survey
 from damage.kinds import QUEUES as QUEUE_KINDS
 from damage.ledger import Ledger, load_ledger
@@ -169,6 +169,7 @@ class Life:
         self._dice: Final = trial.dice
         self._expected = len(self._ledger.known)
         self.phase: Final = Phase()
+        self._followed: Final[dict[tuple[int, str, int], Followed]] = {}
         self._log: Final = ReportLog()
         logging.getLogger().addHandler(self._log)
         self.shard: Final = Shard(
@@ -359,8 +360,21 @@ class Life:
         return before + len(self.phase.sends)
 
     async def _read_one(self, peer: Dialogue, reading: Reading, topic: str, queue_id: int, tag: str) -> None:
+        if tag == "*":
+            await self._follow(peer, reading.member, topic, queue_id)
         served = await read_queue(peer, topic, queue_id, tag=tag)
         reading.queues.append(QueueRead(topic, queue_id, served.messages, served.trouble, tag, list(served.rotten)))
+
+    async def _follow(self, peer: Dialogue, member: int, topic: str, queue_id: int) -> None:
+        """Read a queue from where this was done last."""
+        place = member, topic, queue_id
+        one = self._followed.get(place)
+        if one is None:
+            one = self._followed[place] = Followed(*place)
+            self.phase.followed.append(one)
+        served = await read_queue(peer, topic, queue_id, offset=one.end)
+        one.numbers += [message.queue_offset for message in served.messages]
+        one.end = served.end
 
     async def _read_tables(self, peer: Dialogue, reading: Reading) -> None:
         for group, topic, queue_id, _ in self._ledger.offsets:
