@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -95,6 +96,20 @@ async def test_a_consumer_waits_for_the_first_slave_after_a_clean_restart(tmp_pa
 
         async with running_slave(tmp_path, master):
             assert await pulling == sent
+
+
+async def test_a_consumer_waits_for_a_message_that_a_start_could_not_put_into_its_queue(tmp_path: Path) -> None:
+    """A start that builds the queues leaves a gap for a damaged message: that is not passed over either."""
+    async with running_master(tmp_path) as master:
+        sent = await damaged_while_alone(tmp_path, master)
+    root = Path(master.store.root)
+    shutil.rmtree(root / "consumequeue")
+    for name in ("recovery-point.json", "checkpoint"):
+        (root / name).unlink()
+    async with running_master(tmp_path) as master:
+        assert master.store.guard.counters.found == 1
+        async with running_slave(tmp_path, master):
+            assert await pull_all(master) == sent
 
 
 async def test_a_consumer_waits_for_absent_replicas_no_longer_than_heal_wait(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class Damage:
     """Until then, on the monotonic clock, readers wait before it."""
 
     has_waited: bool = False
-    """Whether readers have waited as long as they do for one record, or no replica had it."""
+    """Whether the time has begun for which readers wait before it."""
 
     was_lost: bool = False
     """Whether it was counted as lost."""
@@ -388,36 +388,51 @@ class LogGuard:
         begin = self._log.min_physical
         return sorted((one for one in self._damage.values() if one.start >= begin), key=lambda damage: damage.start)
 
-    def report(self, offset: int, size: int = 0, **facts: object) -> bool:
-        """The record at ``offset`` is damaged. True while readers should wait for a replica to give it.
+    def report(self, offset: int, size: int = 0, **facts: object) -> Damage | None:
+        """The record at ``offset`` is damaged: it is fetched from a replica, logged and counted once.
 
-        ``size`` is what a queue says of its length; 0 if nothing does. Logged and counted once.
+        ``size`` is what a queue says of its length; 0 if nothing does. None where more is damaged than is remembered.
         """
         damage = self._damage.get(offset)
-        now_ms = self._clock.monotonic_ms()
         if damage is not None:
-            return damage.state is not DamageState.LOST and now_ms < damage.wait_until_ms
+            return damage
         self._log.demand_own(offset)
         damage = Damage(offset, offset + size if size else self._damage_end(offset))
         size = damage.end - offset
         counters = self.counters
         self.counters = counters._replace(found=counters.found + 1, found_bytes=counters.found_bytes + size)
-        if len(self._damage) < DAMAGE_MAX:
-            self._damage[offset] = damage
-            log.error("a stored message is damaged", extra={"offset": offset, "bytes": size, **facts})
-            if self.ask(damage):
-                return self._heal_wait_ms > 0
-        return False
+        if len(self._damage) >= DAMAGE_MAX:
+            return None
+        self._damage[offset] = damage
+        log.error("a stored message is damaged", extra={"offset": offset, "bytes": size, **facts})
+        self.ask(damage)
+        return damage
 
-    def ask(self, damage: Damage) -> bool:
-        """Have a replica give the range, if there are replicas. Readers wait for it, once for each range."""
-        if damage.state is DamageState.HEALING or not self.ask_replica(damage):
-            return False
-        damage.state = DamageState.HEALING
-        if not damage.has_waited:
+    def ask(self, damage: Damage) -> None:
+        """Have a replica give the range, if there are replicas."""
+        if damage.state is not DamageState.HEALING and self.ask_replica(damage):
+            damage.state = DamageState.HEALING
+
+    def must_wait(self, offset: int, size: int = 0, **facts: object) -> bool:
+        """Report the damaged record at ``offset``. True while a reader that would pass over it has to wait instead."""
+        damage = self.report(offset, size, **facts)
+        return damage is not None and self._must_wait(damage)
+
+    def must_wait_before_gap(self) -> bool:
+        """Whether a reader has to wait before a place of a queue whose message a start has not found in the log.
+
+        It may lie in any range that is damaged and may still be healed; then it gets its place in the queue.
+        """
+        waits = [self._must_wait(damage) for damage in self._damage.values()]  # the time begins for all of them
+        return any(waits)
+
+    def _must_wait(self, damage: Damage) -> bool:
+        """Whether readers wait before a range now. The time begins with the first of them."""
+        now_ms = self._clock.monotonic_ms()
+        if damage.state is DamageState.HEALING and not damage.has_waited:
             damage.has_waited = True
-            damage.wait_until_ms = self._clock.monotonic_ms() + self._heal_wait_ms
-        return True
+            damage.wait_until_ms = now_ms + self._heal_wait_ms
+        return damage.state is not DamageState.LOST and now_ms < damage.wait_until_ms
 
     def may_be_healed(self, offset: int) -> bool:
         """Whether the record at ``offset`` is damaged, and a replica may still give it."""

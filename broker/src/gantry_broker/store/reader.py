@@ -4,9 +4,10 @@ The reply's body is the records as they lie in the log, copied out once; neighbo
 Every record is asked who it is before it is served (size, queue, queue offset, own physical offset; the first and the
 last also for their topic), so that a wrong queue file can never make a consumer see a foreign message, and its bytes
 are verified (``log_guard``) at every read. Where the record itself is damaged its neighbours are served, and the
-message is passed over, unless a replica was just asked for it: then reading stops before it for a while. Where a unit
-and its record disagree ``queue_repair`` finds out which of them is wrong, and a wrong unit is rebuilt; until that is
-known reading stops before it, with ``QueueRebuilding`` if there is nothing before it.
+message is passed over, unless a replica may give it: then reading stops before it for a while, as it does before a
+place that a start could not fill because the log was damaged. Where a unit and its record disagree ``queue_repair``
+finds out which of them is wrong, and a wrong unit is rebuilt; until that is known reading stops before it, with
+``QueueRebuilding`` if there is nothing before it.
 """
 
 from __future__ import annotations
@@ -159,6 +160,9 @@ def read_messages(
         if count >= count_max or (count and total + size > bytes_max):
             break
         if size == FILLER_SIZE:
+            is_waiting = guard.must_wait_before_gap()
+            if is_waiting:
+                break
             status = ReadStatus.MESSAGE_WAS_REMOVING
             next_offset += 1
             continue
@@ -264,7 +268,7 @@ def _without_damaged(guard: LogGuard, queue: ConsumeQueue, offset: int, body: by
 
 def _report(guard: LogGuard, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
     """The record of a message is damaged. True while reading should wait for a replica to give it."""
-    return guard.report(physical, size, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset)
+    return guard.must_wait(physical, size, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset)
 
 
 def _known_units(queue: ConsumeQueue, offset: int, end: int, known_end: KnownEnd) -> Iterator[tuple[int, int, int]]:
