@@ -41,6 +41,7 @@ FILES: Final = {
     "transactionCheckInterval": "200",
     "autoCreateTopicEnable": "false",
     "shutdownTimeout": "4000",
+    "healWait": "2500",
 }
 """Files so small that a few hundred messages fill several of each kind. Only what is asked for is flushed."""
 

@@ -123,7 +123,8 @@ async def read_queue(
         following = int(reply.ext.get("nextBeginOffset", offset))
         if reply.code in (19, 20, 21) or reply.code == SUCCESS:  # not found, retry at once, moved
             if following == offset:
-                return Served(messages, "", rotten, offset)
+                is_end = offset >= int(reply.ext.get("maxOffset", offset))
+                return Served(messages, "" if is_end else f"at {offset}: nothing yet", rotten, offset)
             if following < offset:
                 return Served(messages, f"at {offset}: sent back to {following}", rotten, offset)
             offset = following

@@ -51,8 +51,9 @@ from gantry_remoting import RemotingError
 LOG_BYTES: Final = int(FILES["mappedFileSizeCommitLog"])
 UNIT_BYTES: Final = 20
 CHECKPOINT_USED: Final = 280
-READ_AGAIN_S: Final = {Setup.ALONE: 0.5, Setup.SYNC: 3.0, Setup.ASYNC: 3.0}
-"""How long a reader that misses something asks again: what heals while it runs has this time."""
+READ_AGAIN_S: Final = {Setup.ALONE: 0.5, Setup.SYNC: 4.0, Setup.ASYNC: 4.0}
+"""How long a reader that misses something asks again: what heals while it runs has this time. Longer than brokers let
+readers wait before a damaged message (``healWait``)."""
 SAMPLE: Final = 12
 REMEDIES_MAX: Final = 3
 CASE, VERDICT, DONE = "case.json", "verdict.json", "damage.txt"
