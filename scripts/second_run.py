@@ -3,6 +3,7 @@
 python scripts/second_run.py CACHE before          note the failed tests; exit code 1 if there is no second run
 python scripts/second_run.py CACHE after           the table, and CACHE.json with the unreliable tests; exit code 1 if a
                                                    test has failed and not passed since, whether it was run or not
+python scripts/second_run.py CACHE failed          the names of the failed tests, one in a line
 python scripts/second_run.py CACHE history FILE    append CACHE.json to FILE, a line for each run, with date and commit;
                                                    print the tests that were unreliable more than once lately
 """
@@ -75,6 +76,9 @@ def main(cache: Path, when: str, *files: str) -> int:
         return keep(report, Path(*files))
     last_failed = cache / "v" / "cache" / "lastfailed"
     failed = sorted(json.loads(last_failed.read_text())) if last_failed.exists() else []
+    if when == "failed":
+        print("\n".join(failed))
+        return 0
     return before(report, failed) if when == "before" else after(report, failed)
 
 

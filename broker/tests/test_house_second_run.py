@@ -178,6 +178,32 @@ def test_reruns_keep_the_durations_of_the_whole_run(clone: Path) -> None:
     assert len(json.loads((clone / ".gantry/durations.json").read_text())) == 3
 
 
+OFTEN_LONG = """
+import pathlib, time
+
+def test_that_is_often_long():
+    runs = pathlib.Path("runs")
+    count = len(runs.read_text()) if runs.exists() else 0
+    runs.write_text("x" * (count + 1))
+    if count < TIMES:
+        time.sleep(1.5)
+
+def test_that_passes():
+    pass
+"""
+
+
+@pytest.mark.parametrize(("times", "expected"), [(2, 0), (3, 1)], ids=["once alone", "twice alone"])
+def test_a_test_is_too_long_if_it_is_so_alone_twice(clone: Path, times: int, expected: int) -> None:
+    """One measurement alone may meet other programs; the second one decides, and measures only what was too long."""
+    (clone / "test_it.py").write_text(OFTEN_LONG.replace("TIMES", str(times)))
+
+    code, printed = run_tests(clone, GANTRY_TEST_PROCESSES="1", GANTRY_SECONDS_MAX="0.2")
+
+    assert code == expected, printed
+    assert (clone / "runs").read_text() == "xxx"
+
+
 def test_after_an_interrupt_no_test_is_measured_again(clone: Path) -> None:
     """The run ends at once, with the exit code of the interrupted run."""
     (clone / "test_it.py").write_text(LONG.partition("def test_that_fails_once")[0])

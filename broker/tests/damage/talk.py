@@ -23,6 +23,8 @@ KEPT: Final = ("UNIQ_KEY", "KEYS", "TAGS", "own")
 """Properties of a client's making."""
 BATCH: Final = 16
 STEPS_MAX: Final = 2_000
+NOTHING_YET: Final = "nothing yet"
+"""The trouble of a queue that is being rebuilt, or waits for a replica."""
 SUCCESS, NOT_FOUND_CODE = 0, 22
 TRANSACTION: Final = "4"
 COMMIT, ROLL_BACK = "8", "12"
@@ -124,7 +126,7 @@ async def read_queue(
         if reply.code in (19, 20, 21) or reply.code == SUCCESS:  # not found, retry at once, moved
             if following == offset:
                 is_end = offset >= int(reply.ext.get("maxOffset", offset))
-                return Served(messages, "" if is_end else f"at {offset}: nothing yet", rotten, offset)
+                return Served(messages, "" if is_end else f"at {offset}: {NOTHING_YET}", rotten, offset)
             if following < offset:
                 return Served(messages, f"at {offset}: sent back to {following}", rotten, offset)
             offset = following

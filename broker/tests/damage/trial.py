@@ -31,6 +31,7 @@ from damage.sabotage_of_trials import Lie, tell_lie
 from damage.shard import FILES, Setup, Shard, ShiftedClock, came
 from damage.talk import (
     COMMIT,
+    NOTHING_YET,
     asked_about,
     committed_offset,
     end_transaction,
@@ -54,6 +55,9 @@ CHECKPOINT_USED: Final = 280
 READ_AGAIN_S: Final = {Setup.ALONE: 0.5, Setup.SYNC: 4.0, Setup.ASYNC: 4.0}
 """How long a reader that misses something asks again: what heals while it runs has this time. Longer than brokers let
 readers wait before a damaged message (``healWait``)."""
+STALL_S: Final = 15.0
+"""How long a queue may give nothing before its end: while it is rebuilt, or its message may come from a replica."""
+
 SAMPLE: Final = 12
 REMEDIES_MAX: Final = 3
 CASE, VERDICT, DONE = "case.json", "verdict.json", "damage.txt"
@@ -319,6 +323,7 @@ class Life:
         """Until nothing is missing, or it stays so."""
         loop = asyncio.get_running_loop()
         end = loop.time() + READ_AGAIN_S[self._trial.cell.setup]
+        stall_end = loop.time() + STALL_S
         wanted = {message.place for message in self._ledger.known}
         owed = {one.unique for one in self._ledger.owed}
         while True:
@@ -326,7 +331,8 @@ class Life:
                 reading = await self._read(peer, number, is_master=is_master, is_last=True)
             places = {message.place for queue in reading.queues for message in queue.messages}
             uniques = {message.unique for queue in reading.queues for message in queue.messages}
-            if (wanted <= places and owed <= uniques) or loop.time() > end:
+            is_stalled = any(queue.trouble.endswith(NOTHING_YET) for queue in reading.queues)
+            if (wanted <= places and owed <= uniques) or loop.time() > (stall_end if is_stalled else end):
                 return
             reading.is_last = False
             await asyncio.sleep(0.2)
