@@ -450,8 +450,9 @@ class LogGuard:
         overdue = [damage for damage in self._damage.values() if 0 <= damage.wait_until_ms <= now_ms]
         for damage in overdue:
             damage.wait_until_ms = -1
-            facts = {"offset": damage.start, "bytes": damage.end - damage.start}
-            log.warning("a damaged message is passed over: no replica gave it in time", extra=facts)
+            reason = "no replica gave it in time"
+            facts = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
+            log.warning("a damaged message is passed over", extra=facts)
         if overdue:
             self.on_resolved()
 
