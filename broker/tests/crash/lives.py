@@ -9,7 +9,7 @@ so in its last line, and one that ended in any other way is a fault.
 import asyncio
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, final
 
@@ -23,6 +23,7 @@ from gantry_broker.testing.ports import free_broker_port, free_port
 
 LOAD_S_MAX: Final = 10.0
 """How long a broker may take to come to the point where it is to end under load."""
+DUE_POLL_S: Final = 0.02
 POINT_INTERVAL_MS: Final = 100
 RECOVERY_BEGINS, RECOVERY_ENDED, OPENED = " starting ", "store recovered", "the store is open"
 """What the broker's log says before and after it, and when it has written its first recovery point."""
@@ -86,6 +87,19 @@ class Lives:
             is_over = await self._broker.ends_within(LOAD_S_MAX)
         await self._broker.kill()
         return self._count_end(chosen.load_end, is_over=is_over)
+
+    async def kill_when(self, is_due: Callable[[], bool]) -> str:
+        """Kill it at a moment at which `is_due` holds, or after LOAD_S_MAX. It is suspended while that is found out."""
+        deadline = time.monotonic() + LOAD_S_MAX
+        while self._broker.is_running:
+            self._broker.send_signal(signal.SIGSTOP)
+            if is_due() or time.monotonic() > deadline:
+                break
+            self._broker.send_signal(signal.SIGCONT)
+            await asyncio.sleep(DUE_POLL_S)
+        is_over = not self._broker.is_running
+        await self._broker.kill()
+        return self._count_end(None, is_over=is_over)
 
     async def end_while_opening(self, crash_at: CrashAt) -> str:
         """Start it so that it ends itself at a point of its recovery. How it ended."""

@@ -124,7 +124,7 @@ class CrashRun:
         witness = Witness(self._walked)
         how = await self._load(chosen, witness)
         self._count()
-        in_files = messages_by_queue(walk_log(self._store, is_sealed=True))
+        in_files = self._in_files()
         self._judge("files after the kill", in_files, may_lose_tail=self._cell.may_lack_tail)
         self._keep_buffers()
         for name in chosen.removed.value:
@@ -154,12 +154,17 @@ class CrashRun:
     async def _load(self, chosen: Plan, witness: Witness) -> str:
         """All producers send; the broker dies in the middle of it; their connections end. How it died."""
         clients = [producer.run(self._lives.address) for producer in self._producers]
-        if chosen.has_witness:
+        shows_too_early = self._sabotage is Sabotage.NO_HOLD and self._cell.may_lose_tail
+        if chosen.has_witness or shows_too_early:
             clients.append(witness.run(self._lives.address))
         before = self._history.replies
         work = asyncio.gather(*clients)
         await self._begun(before + REPLIES_MIN)
-        how = await self._lives.end_under_load(chosen)
+        if shows_too_early:
+            # A kill at a random moment would often take nothing that was shown: the run would pass by luck.
+            how = await self._lives.kill_when(lambda: bool(witness.missing(self._in_files())))
+        else:
+            how = await self._lives.end_under_load(chosen)
         await work
         self._history.flush()
         return how
@@ -170,6 +175,10 @@ class CrashRun:
             async with asyncio.timeout(BEGIN_S_MAX):
                 while self._history.replies < replies:  # noqa: ASYNC110
                     await asyncio.sleep(POLL_S)
+
+    def _in_files(self) -> Queues:
+        """The messages that the log's files hold, read without the broker."""
+        return messages_by_queue(walk_log(self._store, is_sealed=True))
 
     def _keep_buffers(self) -> None:
         """What the buffers hold after the kill, for whoever looks at a failed run."""
@@ -196,7 +205,7 @@ class CrashRun:
         await channel.close()
         self.verdict.faults += [f"NOT FOUND BY KEY: {text}" for text in missing]
         self._judge("pulled", pulled, may_lose_tail=self._cell.may_lose_tail)
-        walked = messages_by_queue(walk_log(self._store, is_sealed=True))
+        walked = self._in_files()
         if pulled != walked:
             self._judge("files after the restart", walked, may_lose_tail=self._cell.may_lose_tail)
             self.verdict.faults.append(f"DIFFERENT: {_first_difference(pulled, walked)}")
