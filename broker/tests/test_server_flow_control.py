@@ -2,16 +2,20 @@
 
 import asyncio
 import logging
+import os
 import re
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import uvloop
 
-from gantry_broker.server.flow_control import BURST_WAITS, STALL_MS, FlowControl
+from gantry_broker.server.flow_control import BURST_WAITS, STALL_MS, CoreWait, FlowControl
 from gantry_broker.server.refusals import Refusal
 from gantry_broker.testing.local import (
     TOPIC,
@@ -35,12 +39,26 @@ READ = (FRAME_BYTES - 4).to_bytes(4, "big") + bytes(FRAME_BYTES * 200 - 4)
 BUSY = Refusal(ResponseCode.SYSTEM_BUSY, "[TIMEOUT_CLEAN_QUEUE]broker busy", RefusalReason.QUEUE_TIMEOUT)
 
 
+class FakeCoreWait:
+    """How long the thread has waited for a core, as the test has it."""
+
+    def __init__(self) -> None:
+        self.waited_s = 7.0
+
+    def seconds(self) -> float:
+        return self.waited_s
+
+    def close(self) -> None:
+        """There is no file."""
+
+
 class FakeLoop:
     """A loop whose wall clock and CPU clock the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.cpu = 5.0
+        self.core_wait = FakeCoreWait()
         self.due: list[Callable[[], None]] = []
 
     def time(self) -> float:
@@ -81,7 +99,21 @@ def loop() -> FakeLoop:
 
 @pytest.fixture
 def flow(loop: FakeLoop) -> FlowControl:
-    return FlowControl(loop, wait_ms_max=200, append_ms_max=1000, cpu_time=loop.cpu_time)  # type: ignore[arg-type]
+    return FlowControl(
+        loop,  # type: ignore[arg-type]
+        wait_ms_max=200,
+        append_ms_max=1000,
+        cpu_time=loop.cpu_time,
+        core_wait=loop.core_wait,  # type: ignore[arg-type]
+    )
+
+
+def append(loop: FakeLoop, flow: FlowControl, seconds: float, core_wait_s: float = 0.0) -> None:
+    """An append that takes `seconds`, in which the thread waits for a core for a part of them."""
+    flow.begin_append(loop.now)
+    loop.now += seconds
+    loop.core_wait.waited_s += core_wait_s
+    flow.end_append(seconds)
 
 
 def serve(
@@ -201,10 +233,10 @@ def test_a_changed_limit_holds_from_now_on(loop: FakeLoop, flow: FlowControl) ->
 def test_a_slow_append_is_named(loop: FakeLoop, flow: FlowControl) -> None:
     """What came in while an append was stuck is refused as for a busy page cache until 10 ms after."""
     sender = FakeSender(3 * FRAME_BYTES, is_backlogged=False)
-    flow.appended(0.9)
+    append(loop, flow, 0.9)
     assert flow.refusal(sender, READ) is None
 
-    flow.appended(1.2)
+    append(loop, flow, 1.2)
 
     assert flow.refusal(sender, READ) == (
         ResponseCode.SYSTEM_BUSY,
@@ -215,9 +247,55 @@ def test_a_slow_append_is_named(loop: FakeLoop, flow: FlowControl) -> None:
     assert flow.refusal(sender, READ) is None
 
 
+def test_an_append_that_lacked_a_core_is_not_taken_for_a_slow_disk(loop: FakeLoop, flow: FlowControl) -> None:
+    """The time for which the thread waited for a core is not the disk's: nothing is refused for it."""
+    sender = FakeSender(3 * FRAME_BYTES, is_backlogged=False)
+
+    append(loop, flow, 2.9, core_wait_s=2.0)
+    assert flow.refusal(sender, READ) is None
+
+    append(loop, flow, 2.9, core_wait_s=1.8)
+    assert "period in queue: 1100ms" in str(flow.refusal(sender, READ))
+
+
+def test_waits_for_a_core_before_an_append_do_not_shorten_it(loop: FakeLoop, flow: FlowControl) -> None:
+    """What the thread waited while it did other work does not hide a slow disk."""
+    sender = FakeSender(3 * FRAME_BYTES, is_backlogged=False)
+    append(loop, flow, 0.01)
+    loop.now += 60
+    loop.core_wait.waited_s += 50
+
+    append(loop, flow, 1.2)
+
+    assert flow.refusal(sender, READ) is not None
+
+
+def test_the_kernels_count_of_a_threads_wait_for_a_core_grows_beside_another() -> None:
+    """Two busy threads on one core: the wait that is read is real, and 0 once the file is closed."""
+    busy = [sys.executable, "-c", "while True: pass"]
+    cores = os.sched_getaffinity(0)
+    wait = CoreWait()
+    if not wait.seconds() and not os.path.exists("/proc/thread-self/schedstat"):
+        pytest.skip("this kernel does not count how long a thread waits for a core")
+    rival = subprocess.Popen(busy)
+    try:
+        core = {min(cores)}
+        os.sched_setaffinity(0, core)
+        os.sched_setaffinity(rival.pid, core)
+        before, deadline = wait.seconds(), time.monotonic() + 60
+        while wait.seconds() - before < 0.02:
+            assert time.monotonic() < deadline, "the wait for a core does not grow"
+    finally:
+        os.sched_setaffinity(0, cores)
+        rival.kill()
+        rival.wait()
+    wait.close()
+    assert wait.seconds() == 0
+
+
 def test_a_stopped_control_leaves_no_timer(loop: FakeLoop, flow: FlowControl) -> None:
     """After the stop no timer is left."""
-    flow.appended(1.2)
+    append(loop, flow, 1.2)
     flow.stop()
 
     assert loop.due == []

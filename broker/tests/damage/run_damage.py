@@ -56,6 +56,7 @@ PROCESS_CELLS: Final = (
 """What is played with processes: a loss, rot before the start and under the broker, a refused start, a derived file."""
 LIFE_TIMEOUT_S: Final = 60.0
 SHOWN_MAX: Final = 60
+PROGRESS_TRIALS: Final = 200
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -162,6 +163,9 @@ class Run:
         )  # fmt: skip
         if outcome is not Outcome.FAULT and not self._keeps:
             shutil.rmtree(folder)
+        if len(self.results) % PROGRESS_TRIALS == 0:
+            count = sum(result.outcome is Outcome.FAULT for result in self.results)
+            click.echo(f"{len(self.results)} trials done, {count} FAULTs")
 
 
 def lines_of(output: Path) -> list[str]:

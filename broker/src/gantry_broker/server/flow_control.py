@@ -13,10 +13,12 @@ request late, and is no fault of the sender. Only what a connection of such a ba
 others wait for one turn of the loop at most.
 
 An append that blocks longer than `osPageCacheBusyTimeOutMills` stops everybody. What came in meanwhile is refused with
-the text for a busy page cache. Other reasons, such as a full disk, stand until they are taken back.
+the text for a busy page cache. The time for which the thread waited for a core does not count here, either: only the
+kernel can tell it from a slow disk, and does. Other reasons, such as a full disk, stand until they are taken back.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from typing import Final, Protocol, final
@@ -34,6 +36,33 @@ STALL_MS: Final = 10
 
 RATE_WINDOW_S: Final = 1.0
 """The service rate is that of about the last second of work."""
+
+CORE_WAIT_AGE_S: Final = 0.1
+"""A reading of the thread's wait for cores costs 1 us, so it is not taken before every append. One of this age shortens
+the measured time of a blocked append by 100 ms at most."""
+
+
+class CoreWait:
+    """How long the thread that created this has waited for a core; always 0 if the kernel does not count it."""
+
+    def __init__(self) -> None:
+        try:
+            # The kernel resolves this name to the thread that opens it, for every later read.
+            self._descriptor: int | None = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._descriptor = None
+
+    def seconds(self) -> float:
+        """The sum since the thread began, in seconds."""
+        if self._descriptor is None:
+            return 0.0
+        return int(os.pread(self._descriptor, 128, 0).split()[1]) / 1e9
+
+    def close(self) -> None:
+        """Close the file; the wait is 0 from now on."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 class Sender(Protocol):
@@ -87,9 +116,14 @@ class FlowControl:
         wait_ms_max: int,
         append_ms_max: int,
         cpu_time: Callable[[], float] = time.thread_time,
+        core_wait: CoreWait | None = None,
     ) -> None:
+        """Must be called in the loop's thread, whose times are measured. The last two arguments are for tests."""
         self._loop = loop
         self._cpu_time = cpu_time
+        self._core_wait = core_wait or CoreWait()
+        self._core_wait_s = self._core_wait.seconds()
+        self._core_wait_until = 0.0
         self.limit(wait_ms_max=wait_ms_max, append_ms_max=append_ms_max)
         self._backlogs: dict[Sender, Backlog] = {}
         self._stall: asyncio.TimerHandle | None = None
@@ -106,12 +140,21 @@ class FlowControl:
         self._append_s_max = append_ms_max / 1000
 
     def stop(self) -> None:
-        """Leave no timer behind."""
+        """Leave no timer and no open file behind."""
         if self._stall is not None:
             self._end_stall()
+        self._core_wait.close()
 
-    def appended(self, seconds: float) -> None:
-        """An append took so long."""
+    def begin_append(self, now: float) -> None:
+        """Note at loop time `now` what `end_append` compares with."""
+        if now > self._core_wait_until:
+            self._core_wait_s = self._core_wait.seconds()
+            self._core_wait_until = now + CORE_WAIT_AGE_S
+
+    def end_append(self, seconds: float) -> None:
+        """Refuse sends for STALL_MS if the disk, and not the lack of a core, made the append take `seconds`."""
+        if seconds > self._append_s_max:
+            seconds -= self._core_wait.seconds() - self._core_wait_s
         if seconds > self._append_s_max:
             if self._stall is not None:
                 self._stall.cancel()

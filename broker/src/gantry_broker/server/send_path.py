@@ -417,6 +417,7 @@ class SendPath:
         self.answers.clear()
         self._runs = []
         began = self._loop.time()
+        self._flow.begin_append(began)
         try:
             physical_offsets, queue_offsets = self._store.append(drafts)
         except Exception as error:  # noqa: BLE001 - whatever it is, every sender of the pass gets an answer
@@ -425,7 +426,7 @@ class SendPath:
             self._refuse(answers, runs, error)
             return
         elapsed_s = self._loop.time() - began
-        self._flow.appended(elapsed_s)
+        self._flow.end_append(elapsed_s)
         self._stats.times.took(elapsed_s, len(drafts))
         self._stats.put(len(drafts), self._store)
         if self.parked is not None and self.parked.must_wait():
