@@ -314,6 +314,27 @@ def test_a_queue_all_of_whose_messages_expired_keeps_its_next_offset(
     assert [message.queue_offset for message in world.messages("quiet")] == [count]
 
 
+def test_a_recovery_point_that_is_not_proved_still_knows_the_next_offset_of_a_queue_without_files(
+    world: StoreWorld,
+) -> None:
+    """The record before the recovery point is damaged, so all of the log is read; no offset is used again."""
+    world.send("quiet", 37)
+    fill(world, 4)
+    remove_files(world.store, 3)
+    world.close()
+    world.disk.remove_tree(world.path("consumequeue/quiet"))
+    world.open()
+    last = world.messages("bills")[-1].physical_offset
+    world.close()
+    world.overwrite(f"commitlog/{last // FILE_BYTES * FILE_BYTES:020d}", last % FILE_BYTES + 4, b"\x00")
+
+    report = world.open()
+
+    assert report.start == world.store.min_physical
+    _, offsets = world.append([world.draft("quiet")])
+    assert offsets == [37]
+
+
 def test_a_rebuilt_queue_begins_where_the_log_does(world: StoreWorld) -> None:
     """A queue that is lost after its head expired comes back with the same numbers."""
     fill(world, 5)

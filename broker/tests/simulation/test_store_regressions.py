@@ -168,9 +168,27 @@ def number_of_a_queue_that_nothing_is_left_of(life: Life) -> None:
     life.rounds(1, is_commit=True, is_flush=True)
 
 
+def number_of_an_expired_queue_after_a_start_that_hid_a_tail_behind_a_half_message(life: Life) -> None:
+    """The recovery point of that start is proved by the next one, though no queue has the record before the tail."""
+    life.append([300, 300, 300])
+    life.crash(Fault.KILL_COLD, 791)
+    for _ in range(6):
+        life.append(EQUAL)
+    life.flush()
+    life.remove_head(2)
+    life.reopen(Mode(Medium.CRASH_SAFE, is_ahead=True, buffers=2), before=["queues", "checkpoint"])
+    life.reopen(Mode(is_ahead=True, buffers=3, is_waiting=True), is_twice=True)
+    life.acks(1000)
+    life.append([-3], queue=2, is_contiguous=True, flags=4)
+    life.acks(2)
+    life.rounds(10000)
+    life.append([300, 300])
+
+
 @pytest.mark.parametrize(
     "history",
     [
+        number_of_an_expired_queue_after_a_start_that_hid_a_tail_behind_a_half_message,
         number_of_a_queue_that_nothing_is_left_of,
         name_of_a_file_lost_behind_the_end_of_the_log,
         head_deleted_on_a_disk_too_full_to_record_the_begin,

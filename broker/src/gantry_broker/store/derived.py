@@ -268,10 +268,11 @@ class DerivedFiles:
                     with suppress(StoreFull):  # then its numbers hold as long as this process
                         queue.fill_to(end, place)
 
-    def restore_ends(self, point: RecoveryPoint | None) -> None:
-        """A queue whose last messages have expired, or are lost, still knows its next offset.
+    def restore_ends(self, point: RecoveryPoint | None, *, is_trusted: bool) -> None:
+        """Let a queue whose last messages have expired, or are lost, keep its next offset.
 
-        A point behind which the head has been deleted since says nothing of the log any more, but this.
+        A point that is not trusted, such as one whose last record is damaged or was deleted since, is the only file that
+        knows the next offset of a queue without files; of other queues it proves nothing.
         """
         if point is None:
             return
@@ -280,6 +281,6 @@ class DerivedFiles:
                 queue = self._queues.get_or_create(topic, int(queue_id))
                 if queue.end < end and not queue.files.files:
                     queue.start_at(end)
-                elif queue.end < end and point.through >= self._log.min_physical:
+                elif queue.end < end and is_trusted:
                     with suppress(StoreFull):  # then its numbers hold as long as this process
                         queue.fill_to(end, point.through - 1)

@@ -40,7 +40,6 @@ from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.flusher import Flusher
 from gantry_broker.store.identity import Epoch, IdentityFile, StoreIdentity, new_identity
 from gantry_broker.store.key_index import KeyIndex
-from gantry_broker.store.last_record import last_record
 from gantry_broker.store.log_end import LogEnd, LogEndFile
 from gantry_broker.store.loss import (
     LossCause,
@@ -251,7 +250,7 @@ class StoreLife:
         if self.settings.flush.is_sync or not self.pools.status.is_crash_safe:
             self.dispatcher.hold()
         if is_tail_hidden:
-            self._hide(report.start)
+            self._hide(report.start, recovery.start_tail)
         self.points.deleted = dict(point.deleted) if point is not None else {}
         self.points.finish()
         error = self.failure.error
@@ -285,8 +284,11 @@ class StoreLife:
             foreign.update(self._compare_named(names, newest).foreign)
         return [set_aside_file(self._disk, self.root, file) for file in sorted(foreign)]
 
-    def _hide(self, shown: int) -> None:
-        """What lies behind ``shown`` was perhaps never confirmed: whoever copies or waits for slaves shows it again."""
+    def _hide(self, shown: int, tail: int) -> None:
+        """Hide what lies behind ``shown``, since it was perhaps never confirmed, until slaves have it.
+
+        The record that begins at ``tail`` ends at ``shown``. It may be in no queue, as a prepared message is.
+        """
         self.dispatcher.hold()
         if shown >= self.dispatcher.dispatched:
             return
@@ -295,7 +297,7 @@ class StoreLife:
         if self.index is not None:
             self.index.cut(shown)
         self.dispatcher.dispatched = shown
-        self.dispatcher.tail = (shown, last_record(self.log, self.queues, shown), self.log.last_timestamp_ms)
+        self.dispatcher.tail = (shown, tail, self.log.last_timestamp_ms)
 
     def _run(self, recovery: Recovery, found: FoundStore, progress: Progress | None) -> RecoveryReport:
         """Recover. A sync that fails now is a failed flush: the next start must rewrite what it was to bring there."""

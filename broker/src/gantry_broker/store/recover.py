@@ -81,6 +81,9 @@ class Recovery:
         self.durable_mark = 0
         """How far the log is durable, if this ends in the middle: the next start must not believe what lies behind."""
 
+        self.start_tail = -1
+        """Where the record begins that ends where reading started; -1 if all of the log was read."""
+
     @property
     def tail(self) -> int:
         """Where the last record begins; -1 in an empty log."""
@@ -114,7 +117,7 @@ class Recovery:
         trusted = point if point is not None and not plan.is_full else None
         report.start = plan.start
         commit_log.last_timestamp_ms = trusted.timestamp_ms if trusted is not None else 0
-        taker.tail = trusted.tail if trusted is not None else -1
+        taker.tail = self.start_tail = trusted.tail if trusted is not None else -1
 
         self._derived.load(plan.start, trusted, is_clean=is_clean, written=found.written)
         report.queue_ends = self._derived.ends_found
@@ -128,7 +131,7 @@ class Recovery:
         report.damaged = sorted(report.damaged + taker.damaged)
         report.end, report.records, report.unknown_topics = result.end, taker.records, taker.unknown_topics
         report.lost_flushed_bytes = result.lost_flushed
-        self._derived.restore_ends(point if point is not None and point.through < facts.min_physical else trusted)
+        self._derived.restore_ends(point, is_trusted=trusted is not None)
         if report.damaged:
             self._derived.fill_to(report.queue_ends, max(result.end - 1, 0))
         self._cut(result, plan, is_clean=is_clean)
