@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -39,6 +41,7 @@ def test_a_test_belongs_to_the_area_that_its_file_names(nodeid: str, area: str) 
     assert area_of(nodeid) == area
 
 
+@pytest.mark.verify
 def test_the_slowest_tests_and_each_area_are_shown_when_wanted(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +96,7 @@ def test_a_test_that_takes_too_long_fails(pytester: pytest.Pytester, monkeypatch
     )
 
 
+@pytest.mark.verify
 def test_a_test_that_takes_too_long_beside_others_is_listed_to_be_measured_alone(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +117,7 @@ def test_a_test_that_takes_too_long_beside_others_is_listed_to_be_measured_alone
     assert not listed.exists()
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("mark", "wanted", "factor", "seconds_max"),
     [
@@ -135,6 +140,7 @@ def test_a_test_may_take_longer_where_it_must(
     pytester.runpytest_inprocess(*PLUGINS, *named).assert_outcomes(passed=1)
 
 
+@pytest.mark.verify
 def test_a_run_of_make_verify_shows_its_parts(pytester: pytest.Pytester) -> None:
     """Each with its time and the number of its tests."""
     source = "import pytest\n\n@pytest.mark.verify\n@pytest.mark.{}\ndef test_it():\n    pass\n"
@@ -179,3 +185,18 @@ def test_the_fixed_work_is_measured() -> None:
 
     assert slowness.work() > 0
     assert slowness.cost() >= 1.0
+
+
+def test_the_share_of_busy_processors_is_measured() -> None:
+    """A process that works is seen: at least a good part of one processor of all that there are."""
+    worker = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        assert wait_for_share(0.5 / os.cpu_count()), "no sample shows the process"  # type: ignore[operator]
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def wait_for_share(share: float) -> bool:
+    """Whether one of a hundred samples shows so much; the process may not have begun in the first ones."""
+    return any(share <= slowness.busy_share(0.1) <= 1 for _ in range(100))

@@ -88,6 +88,7 @@ def test_a_test_that_is_named_is_selected(pytester: pytest.Pytester) -> None:
     assert selected(pytester, "test_any.py") == {test for test in QUICK if test.startswith("test_any")}
 
 
+@pytest.mark.verify
 def test_properties_are_tried_with_few_examples_and_with_many(pytester: pytest.Pytester) -> None:
     """Both runs have them, each with its own number."""
     source = """
@@ -124,6 +125,7 @@ def test_what_was_left_out_is_counted_with_the_remedy(pytester: pytest.Pytester)
     )
 
 
+@pytest.mark.verify
 def test_processes_that_run_tests_for_another_one_count_what_they_left_out(pytester: pytest.Pytester) -> None:
     """Each of them finds all tests, and the table has them once."""
     plugins = [part for name in ("xdist.plugin", *PLUGINS) for part in ("-p", name)]

@@ -34,6 +34,7 @@ def order(pytester: pytest.Pytester, *arguments: str) -> list[str]:
     return [word for words in lines for word in words if "::" in word and "PASSED" in words]
 
 
+@pytest.mark.verify
 def test_a_seed_gives_an_order_and_its_files_stay_together(pytester: pytest.Pytester) -> None:
     """The same with and without a process of its own; another seed gives another one."""
     usual, seven = order(pytester), order(pytester, "--order", "7")
@@ -44,6 +45,7 @@ def test_a_seed_gives_an_order_and_its_files_stay_together(pytester: pytest.Pyte
     assert order(pytester, "--order", "8") != seven
 
 
+@pytest.mark.verify
 def test_a_drawn_seed_is_printed_and_is_one_for_all_processes(pytester: pytest.Pytester) -> None:
     """Processes that collect in different orders could not share the tests: the run would fail."""
     result = pytester.runpytest_subprocess(*PLUGINS, "--order", "random", "-n", "2")

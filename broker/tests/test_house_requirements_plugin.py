@@ -203,6 +203,7 @@ def test_an_old_go_counts_as_missing(
     assert requirements_plugin.probe_go() == reason
 
 
+@pytest.mark.verify
 def test_tests_of_several_processes_are_counted_together(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,7 +67,7 @@ def clone(tmp_path: Path) -> Iterator[Path]:
 def run_tests(clone: Path, *arguments: str, **environment: str) -> tuple[int, str]:
     """Run the script with a second run and one process; its exit code, and what it prints."""
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("GANTRY_", "PYTEST_"))}
-    variables |= {"GANTRY_SECOND_RUN": "1", "GANTRY_TEST_PROCESSES": "0"}
+    variables |= {"GANTRY_SECOND_RUN": "1", "GANTRY_TEST_PROCESSES": "0", "GANTRY_BUSY_SHARE_MAX": "1"}
     done = subprocess.run(
         [str(clone / "scripts/run_tests"), "-q", *arguments],
         cwd=clone, env=variables | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -104,6 +104,7 @@ def test_a_fault_fails_the_second_run_too(clone: Path) -> None:
     assert report(clone) == {"failed": ["test_of_a_fault"], "passed on the second run": ["test_that_fails_once"]}
 
 
+@pytest.mark.verify
 def test_a_fault_in_a_later_case_of_a_test_fails_the_run_of_make_verify(clone: Path) -> None:
     """The second run selects each failed case, although it collects no other case of the test."""
     (clone / "test_it.py").write_text(DEEP)
@@ -115,6 +116,7 @@ def test_a_fault_in_a_later_case_of_a_test_fails_the_run_of_make_verify(clone: P
     assert report(clone)["passed on the second run"] == ["test_seeds_that_fail_once[3]", "test_that_fails_once"]
 
 
+@pytest.mark.verify
 def test_a_later_case_that_passes_the_second_time_does_not_fail_the_run(clone: Path) -> None:
     """Also if no other test failed, so that nothing else is selected."""
     (clone / "test_it.py").write_text(DEEP)
@@ -127,6 +129,7 @@ def test_a_later_case_that_passes_the_second_time_does_not_fail_the_run(clone: P
     assert report(clone) == {"failed": [], "passed on the second run": ["test_seeds_that_fail_once[3]"]}
 
 
+@pytest.mark.verify
 def test_a_failed_test_that_the_second_run_left_out_fails_the_run(clone: Path) -> None:
     """Only a pass clears a failure; a second run that selects fewer tests does not."""
     (clone / "test_it.py").write_text(QUICK)
@@ -142,6 +145,7 @@ def test_a_failed_test_that_the_second_run_left_out_fails_the_run(clone: Path) -
     assert report(clone)["failed"] == ["test_of_a_fault"]
 
 
+@pytest.mark.verify
 def test_many_failures_are_not_repeated(clone: Path) -> None:
     """More than twenty at once are a fault of the product: there is no second run, and the run fails."""
     (clone / "test_it.py").write_text(
@@ -166,6 +170,7 @@ def test_that_fails_once():
 """
 
 
+@pytest.mark.verify
 def test_reruns_keep_the_durations_of_the_whole_run(clone: Path) -> None:
     """Neither the second run nor the measurement alone replaces the file or shows the table again."""
     (clone / "test_it.py").write_text(UNRELIABLE + LONG)
@@ -193,6 +198,7 @@ def test_that_passes():
 """
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(("times", "expected"), [(2, 0), (3, 1)], ids=["once alone", "twice alone"])
 def test_a_test_is_too_long_if_it_is_so_alone_twice(clone: Path, times: int, expected: int) -> None:
     """One measurement alone may meet other programs; the second one decides, and measures only what was too long."""
@@ -204,6 +210,19 @@ def test_a_test_is_too_long_if_it_is_so_alone_twice(clone: Path, times: int, exp
     assert (clone / "runs").read_text() == "xxx"
 
 
+@pytest.mark.verify
+def test_no_test_is_measured_alone_while_other_programs_use_the_processors(clone: Path) -> None:
+    """The time that a test takes beside other programs says nothing of the test: it is listed, and does not fail."""
+    (clone / "test_it.py").write_text(OFTEN_LONG.replace("TIMES", "3"))
+
+    code, printed = run_tests(clone, GANTRY_TEST_PROCESSES="1", GANTRY_SECONDS_MAX="0.2", GANTRY_BUSY_SHARE_MAX="-1")
+
+    assert code == 0, printed
+    assert "not measured alone" in printed and "test_that_is_often_long" in printed
+    assert (clone / "runs").read_text() == "x"
+
+
+@pytest.mark.verify
 def test_after_an_interrupt_no_test_is_measured_again(clone: Path) -> None:
     """The run ends at once, with the exit code of the interrupted run."""
     (clone / "test_it.py").write_text(LONG.partition("def test_that_fails_once")[0])
@@ -215,6 +234,7 @@ def test_after_an_interrupt_no_test_is_measured_again(clone: Path) -> None:
     assert (clone / ".gantry/too-long.txt.args").exists() and "took long beside others" not in printed
 
 
+@pytest.mark.verify
 def test_a_test_that_is_unreliable_twice_in_ten_runs_is_printed(tmp_path: Path) -> None:
     """Each run adds a line, also without a failure; runs of another target and older runs do not count."""
     folder = tmp_path / "a clone é"

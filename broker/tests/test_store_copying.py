@@ -9,7 +9,7 @@ from itertools import pairwise
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gantry_broker.errors import PoolExhausted, StoreCorrupt, StoreFull
@@ -91,7 +91,6 @@ def assert_same(master: StoreWorld, slave: StoreWorld) -> None:
     assert slave.store.query_keys("orders", key, 10, 0, 1 << 60)[0] == [master.records[min(master.records)]]
 
 
-@settings(max_examples=90)
 @given(st.data(), st.booleans(), st.sampled_from((0, 20, copying.KEPT_RECORDS_MAX)))
 def test_a_copy_is_its_master_byte_for_byte(data: st.DataObject, is_pooled: bool, kept_max: int) -> None:
     """Whatever the pieces, whenever they are shown, however many wait: the same log, queues, answers by key."""

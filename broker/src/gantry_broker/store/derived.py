@@ -271,8 +271,8 @@ class DerivedFiles:
     def restore_ends(self, point: RecoveryPoint | None, *, is_trusted: bool) -> None:
         """Let a queue whose last messages have expired, or are lost, keep its next offset.
 
-        A point that is not trusted, such as one whose last record is damaged or was deleted since, is the only file that
-        knows the next offset of a queue without files; of other queues it proves nothing.
+        A point that is not trusted, such as one whose last record is damaged or was deleted since, proves nothing of
+        queues with files. For a queue without files no other file knows the next offset.
         """
         if point is None:
             return
