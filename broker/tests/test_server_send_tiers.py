@@ -252,9 +252,10 @@ def plain_frame(code: int, serialization: int, text: str) -> bytes:
         properties_text(UNIQ_KEY=UNIQUE, KEYS="k"),
         properties_text(TAGS="t"),
         properties_text(UNIQ_KEY=UNIQUE, CLUSTER="other", TRACE_ON="false", **{"__CRC32#": "123"}),
+        properties_text(UNIQ_KEY=UNIQUE, WAIT="false", TAGS="t"),
         "",
     ],
-    ids=["id behind", "java with keys", "short id", "keys", "no id", "forwarded", "nothing"],
+    ids=["id behind", "java with keys", "short id", "keys", "no id", "forwarded", "does not wait", "nothing"],
 )
 async def test_senders_not_shaped_like_javas_take_no_readable_path(
     broker: Broker, code: int, serialization: int, text: str, readable: list[int]

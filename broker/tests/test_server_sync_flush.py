@@ -199,6 +199,29 @@ async def test_who_does_not_want_to_wait_is_answered_at_once() -> None:
         assert (await waiting).code == 0
 
 
+async def test_a_sender_that_does_not_wait_exempts_no_later_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message in its place of a later pass waits, also if nothing had to wait when the first one was sent.
+
+    So it is where an asynchronous master holds a grant at first and has lost it then.
+    """
+    disk = FaultyDisk()
+    async with sync_broker(disk) as broker, dialogue(broker) as client:
+        store = broker.core.store
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.path.parked, "must_wait", lambda: False)
+            assert (await client.send(b"does not wait", properties=properties_text(WAIT="false"))).code == 0
+        await wait_until(lambda: store.flushed == store.wrote)
+        disk.sync_gate.clear()
+        waiting = asyncio.ensure_future(client.send(b"waits"))
+        await wait_until(lambda: store.flushed < store.wrote)
+
+        # An answer that does not wait would come before that of a later request.
+        await client.send(b"does not wait", properties=properties_text(WAIT="false"))
+        assert not waiting.done()
+        disk.sync_gate.set()
+        assert (await waiting).code == 0
+
+
 async def test_a_sender_that_does_not_wait_is_missed_after_a_kill() -> None:
     """What was answered at once must be found by the next start, though it was never flushed; see ``store.log_end``."""
     disk = FaultyDisk()

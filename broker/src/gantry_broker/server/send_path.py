@@ -190,7 +190,7 @@ class SendPath:
         self._runs: list[tuple[Connection, int]] = []
         self.drafts: Final[list[Draft]] = []
         self.answers: Final[list[Answer]] = []
-        self.unwaited: Final[set[int]] = set()
+        self.unwaited: set[int] = set()
         """Drafts of the pass whose senders do not want to wait until they are promised, by their places."""
         self.parked: Final = parked
         """Where answers wait in the modes that promise more than an append does."""
@@ -376,10 +376,12 @@ class SendPath:
             properties = self._routes.stored_properties(text)
             if properties is None:
                 return False
-            data, key, tags_code, keys, is_shape = properties
+            data, key, tags_code, keys, is_shape, is_waiting = properties
             unique = key.encode() if key.isascii() and key.isalnum() else json_text(key)
             if is_shape:
                 route.learn(text[UNIQUE_END:], Shape(data[UNIQUE_END:], tags_code))
+            if not is_waiting:
+                self.unwaited.add(len(self.drafts))
         slot = route.slots[queue_id] or self._routes.slot(route, queue_id)
         self.drafts.append(
             (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
@@ -412,16 +414,17 @@ class SendPath:
         if not self.drafts:
             return
         # The lists are emptied in place: the loop that fills them holds on to them.
-        drafts, answers, runs = self.drafts[:], self.answers[:], self._runs
+        drafts, answers, runs, unwaited = self.drafts[:], self.answers[:], self._runs, self.unwaited
         self.drafts.clear()
         self.answers.clear()
         self._runs = []
+        if unwaited:
+            self.unwaited = set()  # its places are those of this pass
         began = self._loop.time()
         self._flow.begin_append(began)
         try:
             physical_offsets, queue_offsets = self._store.append(drafts)
         except Exception as error:  # noqa: BLE001 - whatever it is, every sender of the pass gets an answer
-            self.unwaited.clear()
             self._stats.put_failures += len(drafts)
             self._refuse(answers, runs, error)
             return
@@ -430,7 +433,7 @@ class SendPath:
         self._stats.times.took(elapsed_s, len(drafts))
         self._stats.put(len(drafts), self._store)
         if self.parked is not None and self.parked.must_wait():
-            self._park(answers, zip(physical_offsets, queue_offsets, strict=True), runs)
+            self._park(answers, zip(physical_offsets, queue_offsets, strict=True), runs, unwaited)
             return
         heads = _HEADS
         placed = zip(answers, physical_offsets, queue_offsets, strict=True)
@@ -447,11 +450,15 @@ class SendPath:
                 connection.send(b"".join(parts))
 
     def _park(
-        self, answers: list[Answer], places: Iterable[tuple[int, int]], runs: list[tuple[Connection, int]]
+        self,
+        answers: list[Answer],
+        places: Iterable[tuple[int, int]],
+        runs: list[tuple[Connection, int]],
+        unwaited: set[int],
     ) -> None:
         """The pass is appended; its answers wait, but for those whose senders said that they need not."""
         assert self.parked is not None, "without a waiting room there is nothing to wait for"
-        unwaited, heads = self.unwaited, _HEADS
+        heads = _HEADS
         if unwaited:
             self._store.note_answered()
         waiting: list[tuple[Connection, bytes, int]] = []
@@ -476,7 +483,6 @@ class SendPath:
                 connection.send(b"".join(at_once))
             if parts:
                 waiting.append((connection, b"".join(parts), count))
-        unwaited.clear()
         if waiting:
             self.parked.park_all(waiting, self._store.wrote)
 

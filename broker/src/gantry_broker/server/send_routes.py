@@ -41,10 +41,7 @@ SPECIAL_PROPERTIES: Final = frozenset(
         "",
     }
 )
-"""A message with one of these takes the readable path.
-
-So does one that does not want to wait until it is stored as the mode promises.
-"""
+"""A message with one of these takes the readable path."""
 
 OWNED_PROPERTIES: Final = frozenset(
     {names.POP_CHECKPOINT, names.RECORD_CRC, names.MESSAGE_REGION, names.TRACE_ON, names.CLUSTER}
@@ -54,10 +51,11 @@ OWNED_PROPERTIES: Final = frozenset(
 _NOTED: Final = SPECIAL_PROPERTIES | OWNED_PROPERTIES
 
 
-StoredProperties = tuple[bytes, str, int, tuple[str, ...], bool]
-"""(encoded properties, unique id, tags code, index keys, whether they have a shape).
+StoredProperties = tuple[bytes, str, int, tuple[str, ...], bool, bool]
+"""(encoded properties, unique id, tags code, index keys, whether they have a shape, whether the sender waits).
 
-They have one when another 32 letters and digits as the leading unique id would change nothing else.
+They have a shape when another 32 letters and digits as the leading unique id would change nothing else. A sender that
+does not wait wants its answer before the message is stored as the mode promises.
 """
 
 
@@ -150,8 +148,9 @@ class SendRoutes:
             return None  # a pair without exactly one separator
         unique = pairs.get(names.UNIQUE_KEY)
         wait = pairs.get(names.WAIT_STORE, "true")
-        if unique == "" or (wait != "true" and wait.lower() == "false"):
+        if unique == "":
             return None
+        is_waiting = wait == "true" or wait.lower() != "false"
         added = ""
         if unique is None:
             unique = pairs[names.UNIQUE_KEY] = self.next_unique_id()
@@ -179,9 +178,9 @@ class SendRoutes:
         code = tags_code(pairs.get(names.TAGS))
         text_keys = pairs.get(names.KEYS)
         if text_keys:
-            return data, unique, code, (unique, *filter(None, text_keys.split(names.KEY_SEPARATOR))), False
-        is_shape = is_kept and text[:UNIQUE_START] == UNIQUE_PREFIX and len(unique) == 32 and unique.encode().isalnum()
-        return data, unique, code, (unique,), is_shape
+            return data, unique, code, (unique, *filter(None, text_keys.split(names.KEY_SEPARATOR))), False, is_waiting
+        is_shape = is_kept and is_waiting and text[:UNIQUE_START] == UNIQUE_PREFIX and len(unique) == 32
+        return data, unique, code, (unique,), is_shape and unique.encode().isalnum(), is_waiting
 
     def slot(self, route: SendRoute, queue_id: int) -> QueueSlot:
         """The slot of a queue that is sent to for the first time."""
