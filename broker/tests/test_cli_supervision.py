@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from gantry_cli.local_stack import StackPlan, broker_conf
 from gantry_cli.ports import FAST_PORT_BELOW, REPLICATION_PORT_ABOVE, free_broker_port, require_free
 from gantry_cli.restart import RESTARTS_MAX
 from gantry_cli.stack import StackDirectory, StackRecord, StackRunning
-from gantry_cli.supervisor import Server, ServerCommand, ServerFailed
+from gantry_cli.supervisor import Server, ServerCommand, ServerFailed, send_signal
 
 GOOD = """
 import signal, sys
@@ -216,3 +217,36 @@ def test_given_options_win_in_broker_conf(tmp_path: Path) -> None:
     assert len(entries) == len(lines) - 1
     assert entries["brokerName"] == "mine" and entries["maxMessageSize"] == "9"
     assert entries["namesrvAddr"] == "127.0.0.1:1" and entries["listenPort"] == "2"
+
+
+def wait_until_ended(pid: int) -> None:
+    """Return when the process is a zombie: it has ended, and no wait was made for it."""
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, "the process does not end"
+        time.sleep(0.005)
+
+
+def test_a_signal_to_a_process_that_has_just_ended_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is a zombie when it is sent a signal; asyncio learns of its end afterwards, with the real code."""
+    is_signalled = threading.Event()
+    wait = asyncio.ThreadedChildWatcher._do_waitpid  # type: ignore[attr-defined]
+
+    def wait_later(*arguments: object) -> None:
+        is_signalled.wait()
+        wait(*arguments)
+
+    monkeypatch.setattr(asyncio.ThreadedChildWatcher, "_do_waitpid", wait_later)
+
+    async def scenario(send: Callable[[asyncio.subprocess.Process, signal.Signals], None]) -> int:
+        is_signalled.clear()
+        asyncio.get_event_loop_policy().set_child_watcher(asyncio.ThreadedChildWatcher())
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", "raise SystemExit(3)")
+        wait_until_ended(process.pid)
+        send(process, signal.SIGTERM)
+        is_signalled.set()
+        return await process.wait()
+
+    assert asyncio.run(scenario(send_signal)) == 3
+    if sys.version_info < (3, 12):  # the twin, where asyncio has the fault
+        assert asyncio.run(scenario(asyncio.subprocess.Process.send_signal)) == 255

@@ -17,7 +17,7 @@ from gantry_broker.testing.ports import free_ports
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 RUNNER = """
-import ctypes, sys
+import ctypes, os, signal, sys, time
 from pathlib import Path
 from gantry_cli.pod.addresses import NotYet
 from gantry_cli.pod.supervisor import Charge, PodSupervisor
@@ -31,8 +31,16 @@ def command():
         raise NotYet("the wish is not there")
     read[0] = wish.read_text()
     return ["small_pod_server", read[0]]
-charge = Charge(name="server", command=command, alive=("127.0.0.1", alive) if alive else None,
-                is_changed=lambda: wish.read_text() != read[0])
+def is_changed():
+    if wish.read_text() == read[0]:
+        return False
+    if read[0] == "dies of a change":    # it has ended when the supervisor asks it to end, and no wait was made for it
+        pid = Path("ready").read_text()
+        os.kill(int(pid), signal.SIGKILL)
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.001)
+    return True
+charge = Charge(name="server", command=command, alive=("127.0.0.1", alive) if alive else None, is_changed=is_changed)
 sys.exit(PodSupervisor(charge).run())
 """
 SERVER = """
@@ -212,6 +220,18 @@ def test_a_change_starts_the_server_with_what_is_new(container: Container) -> No
     assert "starts with what is new" in said
     assert "death" not in said
     assert (container.folder / "drained").exists()
+
+
+def test_a_server_that_ends_just_before_it_is_asked_to_is_started_again(container: Container) -> None:
+    """A signal to a process that has ended does not hide its end from the supervisor."""
+    container.start("dies of a change")
+    container.wait_ready()
+
+    (container.folder / "wish").write_text("second")
+    container.wait_for(lambda: [wish for _, wish in container.starts] == ["dies of a change", "second"])
+    container.wait_ready()
+
+    assert container.end()[0] == 0
 
 
 def test_the_alive_port_answers_while_the_server_is_dead(container: Container) -> None:

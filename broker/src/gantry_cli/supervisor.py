@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -43,6 +44,17 @@ class ServerCommand:
     arguments: tuple[str, ...]
     ready: str
     log: Path
+
+
+def send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a signal to a process, unless it has ended.
+
+    ``process.send_signal`` polls the process first, in Python before 3.13. If the process has just ended, that takes
+    its exit code away from asyncio, which then reports 255.
+    """
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 @final
@@ -99,12 +111,12 @@ class Server:
         process = self._process
         if process is None or process.returncode is not None:
             return True
-        process.send_signal(signal.SIGTERM)
+        send_signal(process, signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
-            process.kill()
+            send_signal(process, signal.SIGKILL)
             await process.wait()
             return False
         finally:

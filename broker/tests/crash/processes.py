@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
+from gantry_cli.supervisor import send_signal
+
 SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
 HOST: Final = "127.0.0.1"
 READY_TIMEOUT_S: Final = 180.0
@@ -86,9 +88,9 @@ class ServerProcess:
         return await self.wait_ready()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Tell it something, unless it has ended."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(number)
+        """Send it a signal, unless it has ended."""
+        if self._process is not None:
+            send_signal(self._process, number)
 
     async def ends_within(self, timeout_s: float) -> bool:
         """Whether it ends by itself in this time."""
@@ -113,13 +115,12 @@ class ServerProcess:
 
     async def _end(self, number: signal.Signals) -> int:
         assert self._process is not None
-        if self._process.returncode is None:
-            self._process.send_signal(number)
+        send_signal(self._process, number)
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 return await self._process.wait()
         except TimeoutError as error:
-            self._process.kill()
+            send_signal(self._process, signal.SIGKILL)
             await self._process.wait()
             raise ServerFailed(f"{self.name} did not end on {number.name}\n{self.tail()}") from error
 

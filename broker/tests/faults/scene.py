@@ -211,6 +211,11 @@ class Scene:
             await asyncio.sleep(POLL_S)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the broker has ended by itself."""
+        return not self.broker.is_running
+
+    @property
     def sealed_flushed(self) -> int:
         """Up to where the checkpoint on the disk says that the log is durable; 0 without one."""
         path = self.store / "checkpoint"

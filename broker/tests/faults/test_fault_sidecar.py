@@ -282,6 +282,7 @@ def test_settings_do_not_show_where_secrets_lie(tmp_path: Path) -> None:
 def test_the_scan_finds_what_is_there(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """S9's twin: the same search finds a text that is not secret, so finding nothing means something."""
     _, sidecar = pair
+    sidecar.post("/v1/role/flush", {}, token=TOKEN)
 
     assert "test-broker" in sidecar.get("/v1/status", token=TOKEN).text
-    assert "gantry.audit" in sidecar.child.log
+    wait_for(lambda: "gantry.audit" in sidecar.child.log, "the order is in the log")

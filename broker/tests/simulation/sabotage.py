@@ -92,7 +92,7 @@ def shown_when_written() -> Iterator[None]:
 def shown_after_a_start() -> Iterator[None]:
     """A start shows everything that it finds, whether or not slaves have it."""
 
-    def hide_nothing(life: StoreLife, _shown: int) -> None:
+    def hide_nothing(life: StoreLife, _shown: int, _tail: int) -> None:
         life.dispatcher.hold()
 
     with patch.object(StoreLife, "_hide", hide_nothing):

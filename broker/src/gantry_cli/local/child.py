@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, final
 
 from gantry_cli.restart import RestartPolicy
+from gantry_cli.supervisor import send_signal
 
 STOP_TIMEOUT_S: Final = 70.0
 """Longer than a broker's own `shutdownTimeout`."""
@@ -125,7 +126,7 @@ class Child:
         self.boot_id, self.started_ms, self.stopped_ms = boot_id_of(process.pid), self._now_ms(), None
         self._changed()
         if not self._wanted.is_set():
-            process.send_signal(signal.SIGTERM)
+            send_signal(process, signal.SIGTERM)
         code = await process.wait()
         self.boot_id, self.stopped_ms = "", self._now_ms()
         self._changed()
@@ -161,14 +162,13 @@ class Child:
             return True
         self._is_stopping = True
         for number in (signal.SIGTERM, signal.SIGCONT):
-            if process.returncode is None:
-                process.send_signal(number)
+            send_signal(process, number)
         is_polite = True
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
-            process.kill()
+            send_signal(process, signal.SIGKILL)
             await process.wait()
             is_polite = False
         self.boot_id = ""

@@ -114,7 +114,7 @@ class PodSupervisor:
             self._ask_to_end(self._process)
         elif self._charge.is_still():
             self._say(f"the {self._charge.name} lives and stands still: it is killed")
-            self._process.kill()
+            os.kill(self._process.pid, signal.SIGKILL)
         return None
 
     def _start(self) -> None:
@@ -132,10 +132,13 @@ class PodSupervisor:
         self._started, self._start_at = time.monotonic(), None
 
     def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
-        """Once: a second signal is no order to hurry."""
+        """Send SIGTERM once: a second signal is no order to hurry.
+
+        ``Popen.send_signal`` would poll a process that has just ended, and ``_buried`` would never learn of its end.
+        """
         if not self._is_renewing:
             self._is_renewing = True
-            process.send_signal(signal.SIGTERM)
+            os.kill(process.pid, signal.SIGTERM)
 
     def _buried(self) -> int | None:
         """Take leave of everybody who died; the exit code of the server if it was among them, -N if N killed it."""
