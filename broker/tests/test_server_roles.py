@@ -16,7 +16,7 @@ from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server import roles, sight
 from gantry_broker.server.role_status import compared_needed
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, local_conf, properties_text, wait_until
+from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, expire, local_conf, properties_text, wait_until
 from gantry_status.orders import HaRole, OrderRefused
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.fastjson import loads
@@ -440,6 +440,38 @@ async def test_a_tail_that_was_never_confirmed_is_cut_when_its_master_follows(tm
         assert await send(new, "b") == [0]
         await copied(new, old)
         assert await bodies(old) == await bodies(new) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("role", [{}, SYNC], ids=["async", "sync"])
+async def test_a_master_whose_log_was_copied_anew_meanwhile_shows_what_it_takes(
+    tmp_path: Path, role: dict[str, str]
+) -> None:
+    """It was the master before, and knew its topics' queues: they are others since all of the log came anew."""
+    conf = {**MOVED, "mappedFileSizeCommitLog": str(128 << 10), "maxMessageSize": str(64 << 10)}
+    async with group(tmp_path) as members:
+        first = await members.start("one", **conf, **role, brokerId="1")
+        second = await members.start("two", **conf, brokerId="2")
+        await first.roles.promote(1 << 8, [], False)
+        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await follows(first, 2)
+        assert await send(first, "a", "b") == [0, 0]
+        await copied(first, second)
+        await first.roles.promise(300, "test")
+        await second.roles.promote(300, [], False)
+        assert await send(second, *["small"] * 130, *["large" * 4_000] * 14) == [0] * 144
+        await expire(second)
+        assert second.store.min_physical > first.store.wrote, "what the first one lacks is there no more"
+
+        await first.roles.follow(300, second.settings.ha_address)
+        await follows(second, 1)
+        await copied(second, first)
+        assert first.store.is_restarted
+        await second.roles.promise(400, "test")
+        await first.roles.promote(400, [], False)
+        await second.roles.follow(400, first.settings.ha_address)
+        await follows(first, 2)
+        assert await send(first, "c", "d") == [0, 0]
+        assert await bodies(first, 146) == [b"c", b"d"]
 
 
 async def test_a_start_that_may_have_lost_bytes_asks_the_slaves_first(tmp_path: Path) -> None:

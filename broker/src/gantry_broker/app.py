@@ -677,4 +677,5 @@ class Broker:
             finally:
                 gate.is_still, self._sight.is_store_ours = False, True
                 gate.sends, gate.everything = sends, everything
+                self.core.routes.forget_all()
         self._sight.advance()

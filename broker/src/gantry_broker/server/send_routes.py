@@ -123,6 +123,10 @@ class SendRoutes:
         """The topic changed; compute anew when it is next sent to."""
         self.by_topic.pop(topic, None)
 
+    def forget_all(self) -> None:
+        """The store was changed as a whole: its queues may be others."""
+        self.by_topic.clear()
+
     def make(self, config: TopicConfig) -> SendRoute:
         """The route of a topic that exists."""
         topic = config.topic_name
