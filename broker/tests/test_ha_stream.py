@@ -256,6 +256,55 @@ def test_a_slave_that_starts_late_gets_everything_that_is_left() -> None:
         assert slave.world.bodies() == master.world.bodies()
 
 
+def damaged_since_its_start(node: Node, number: int, *, lacks: int | None = None) -> None:
+    """Start again with a damaged record and without its queues, and without the log file that begins at ``lacks``."""
+    world, place = node.world, sorted(node.world.records)[number]
+    world.store.flush_step()
+    world.close()
+    file_bytes = TINY.mapped_file_size_commit_log
+    world.overwrite(f"commitlog/{place - place % file_bytes:020d}", place % file_bytes + 90, b"\xee\xee")
+    world.disk.remove_tree(world.path("consumequeue"))
+    for name in ("recovery-point.json", "checkpoint", *([] if lacks is None else [f"commitlog/{lacks:020d}"])):
+        world.disk.remove(world.path(name))
+    assert [start for start, _ in world.open().damaged] == [place]
+
+
+@pytest.mark.parametrize("number", [0, 5])
+def test_what_was_damaged_in_a_log_that_is_copied_anew_is_shown(number: int) -> None:
+    """A slave with a hole gets all of the log once more: what was damaged before is stepped over no longer."""
+    master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
+    master.world.send("orders", 400)
+    wire = Wire(master, slave, slaves)
+    wire.settle()
+    wire.master.close()
+    slave.world.records.update(master.world.records)
+    damaged_since_its_start(slave, number, lacks=TINY.mapped_file_size_commit_log)
+
+    Wire(master, slave, slaves).settle()
+    assert slave.store.is_restarted and slave.log() == master.log()
+    assert slave.world.bodies() == master.world.bodies()
+    assert not slave.store.guard.damaged
+
+
+def test_what_was_damaged_in_a_tail_that_is_cut_hides_nothing_that_comes_there() -> None:
+    """Other records lie at that place then, and consumers see all of them."""
+    master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
+    slave.world.send("orders", 300)
+    wire = Wire(slave, master, slaves)
+    wire.settle()
+    wire.master.close()
+    slave.world.send("orders", 200)
+    damaged_since_its_start(slave, 400)
+    epochs = master.store.identity.epochs
+    master.store.change_epochs([*epochs, Epoch(epochs[-1].epoch + 1, master.store.wrote)])
+    for _ in range(10):
+        master.world.append([master.world.draft(body=b"x" * 100) for _ in range(30)])
+
+    Wire(master, slave, slaves).settle()
+    assert slave.log() == master.log()
+    assert slave.world.bodies() == master.world.bodies()
+
+
 @pytest.mark.parametrize("secrets", [(SECRET, b""), (b"", SECRET), (SECRET, b"another")])
 def test_who_does_not_know_the_secret_is_turned_away(secrets: tuple[bytes, bytes]) -> None:
     """Neither a slave without it, nor a master without it."""

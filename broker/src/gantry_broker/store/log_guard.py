@@ -512,9 +512,17 @@ class LogGuard:
             self.on_resolved()
 
     def forget(self, start: int, end: int) -> None:
-        """What was damaged in ``[start, end)`` has expired, was cut or was found to be good again."""
+        """What was damaged in ``[start, end)`` was found to be good again."""
         for offset in [offset for offset in self._damage if start <= offset < end]:
             del self._damage[offset]
+
+    def cut(self, end: int) -> None:
+        """The log ends at ``end`` now: other records will lie behind it, none of which is damaged."""
+        for damage in list(self._damage.values()):
+            if damage.start >= end:
+                del self._damage[damage.start]
+            else:
+                damage.end = min(damage.end, end)
 
     def _damage_end(self, offset: int) -> int:
         """Where the first good record behind a damaged one begins; the file's end if there is none near."""

@@ -496,12 +496,19 @@ class MessageStore:
         All three wait for the disk, and afterwards nothing is as it was: whoever copies begins with ``start_copying``.
         """
         self.repair.forget()
+        self._forget_damage(end)
         return cut_log(self._life, end, epochs)
 
     def restart(self, begin: int, epochs: Sequence[Epoch]) -> None:
         """Throw everything away, and begin anew at ``begin``, where a log file begins."""
         self.repair.forget()
+        self._forget_damage(0)
         restart_log(self._life, begin, epochs)
+
+    def _forget_damage(self, end: int) -> None:
+        """What lay behind ``end`` is no more: what is copied there is shown, and not stepped over."""
+        self.guard.cut(end)
+        self._stepped_over = [(start, min(stop, end)) for start, stop in self._stepped_over if start < end]
 
     def change_epochs(self, epochs: Sequence[Epoch]) -> None:
         """From now on the log has this history, on the disk, too."""
