@@ -284,6 +284,43 @@ async def make_topic(peer: Dialogue, topic: str) -> None:
     assert (await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
 
 
+async def test_a_deletion_that_died_with_its_master_takes_no_topic_of_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was to hold when the log had come so far, and another master's log has come there, with the topic in use."""
+    async with group(tmp_path) as members:
+        first = await members.start("one", **MOVED, brokerId="1")
+        second = await members.start("two", **MOVED, brokerId="2")
+        await first.roles.promote(1 << 8, [], False)
+        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await follows(first, 2)
+        async with dialogue(first) as peer:
+            await make_topic(peer, "Kept")
+            await wait_until(lambda: second.core.topics.find("Kept") is not None)
+            next(iter(first.replication.server.streams)).pause_writing()  # type: ignore[union-attr]
+            await peer.send_ok(b"not copied")
+            await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Kept"})
+        await wait_until(lambda: "Kept" in second.replication._tables._doomed)
+
+        await second.roles.promote(300, [], False)
+        async with dialogue(second) as peer:
+            for number in range(5):
+                await peer.send_ok(b"%d" % number, topic="Kept")
+        await first.roles.follow(300, second.settings.ha_address)
+        await follows(second, 1)
+        await copied(second, first)
+        await second.roles.promise(400, "test")
+        await first.roles.promote(400, [], False)
+        monkeypatch.setattr(first.replication.server, "on_join", list)  # as if large tables were still under way
+        await second.roles.follow(400, first.settings.ha_address)
+        await follows(first, 2)
+        follower = second.replication.follower
+        await wait_until(lambda: follower is not None and follower.confirmed >= 0)
+        await asyncio.sleep(0.1)
+        async with dialogue(second) as peer:
+            assert [one.body for one in await peer.read(0, topic="Kept")] == [b"%d" % number for number in range(5)]
+
+
 def offset_ext(topic: str, offset: int) -> dict[str, str]:
     return {"consumerGroup": "GroupA", "topic": topic, "queueId": "0", "commitOffset": str(offset)}
 

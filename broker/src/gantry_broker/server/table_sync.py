@@ -133,6 +133,7 @@ class TableSync:
 
     def begin_copying(self) -> None:
         """A master is followed from now on; its tables come with its log."""
+        self._doomed.clear()  # what another one had deleted may live on with this one
         self._delay.progress.begin_copying()
         self._transactions.begin_copying()
 
