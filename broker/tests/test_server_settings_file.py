@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,3 +106,26 @@ async def test_what_the_file_says_is_changed_there_only(broker: Broker, path: Pa
     assert refused.code == ResponseCode.NO_PERMISSION
     assert "liveSettingsPath" in (refused.remark or "")
     assert (taken.code, from_file, now(broker, "maxPullBatchSize")) == (0, "64", "16")
+
+
+async def test_an_edit_holds_though_an_administrator_changes_something_else_at_that_moment(
+    broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is being written down for the one does not take the other back."""
+    began, may_end, live = threading.Event(), threading.Event(), broker.core.live
+    save = live._file.save
+
+    def saved_later(document: dict[str, Any]) -> None:
+        began.set()
+        may_end.wait(60)
+        save(document)
+
+    monkeypatch.setattr(live._file, "save", saved_later)
+    changing = asyncio.ensure_future(live.update({"maxPullBatchSize": "64"}))
+    await asyncio.to_thread(began.wait, 60)
+    write(path, "fileReservedTime=72\n")
+    await broker.settings_file.look()
+    may_end.set()
+    await changing
+
+    assert (now(broker, "fileReservedTime"), now(broker, "maxPullBatchSize")) == ("72", "64")

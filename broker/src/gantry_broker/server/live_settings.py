@@ -150,10 +150,13 @@ class LiveSettings:
         async with self._lock:
             kept = {key: value for key, value in {**self._kept, **entries}.items() if value}
             insisted = self._insisted - entries.keys()
-            settings = self._with({k: v for k, v in {**kept, **self._mounted}.items() if k not in insisted})
+            mounted = self._mounted
+            settings = self._with({k: v for k, v in {**kept, **mounted}.items() if k not in insisted})
             version = DataVersion(counter=self.version.counter + 1, timestamp=self._now_ms())
             document = LiveDocument(settings=kept, data_version=version)
             await asyncio.to_thread(self._file.save, msgspec.to_builtins(document, str_keys=True))
+            if self._mounted is not mounted:  # a file has changed some meanwhile: it wins
+                settings = self._with({k: v for k, v in {**kept, **self._mounted}.items() if k not in insisted})
             before, now = self.now.effective(), settings.effective()
             self._kept, self.version, self.now = kept, version, settings
             self._insisted.intersection_update(insisted)
