@@ -179,6 +179,20 @@ async def test_a_log_that_is_being_changed_is_not_scrubbed(tmp_path: Path) -> No
         assert await scrubber.step() > 0
 
 
+async def test_a_change_of_the_log_that_is_given_up_lets_clients_in_again(tmp_path: Path) -> None:
+    """An order may be cancelled while it waits for a deletion to end: then nothing was changed."""
+    async with filled_broker(tmp_path) as broker:
+        async with broker.retention.paused():
+            change = asyncio.ensure_future(broker.standstill(lambda: None))
+            await wait_until(lambda: broker.core.gate.everything is not None)
+            change.cancel()
+            await asyncio.wait([change])
+
+        assert broker.core.gate.everything is None and broker.core.gate.sends is None
+        async with dialogue(broker) as client:
+            await client.send_ok()
+
+
 async def test_a_rate_of_zero_switches_it_off(tmp_path: Path) -> None:
     """The broker runs without the task."""
     async with filled_broker(tmp_path, scrubBytesPerSecond="0") as broker:

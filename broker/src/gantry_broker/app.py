@@ -666,16 +666,18 @@ class Broker:
         self.path.flush()
         gate.close("its log is being changed")
         self.close_clients("its log is being changed")
-        async with self.retention.paused():
-            gate.is_still, self._sight.is_store_ours = True, False
-            changing = asyncio.ensure_future(asyncio.to_thread(change))
-            try:
-                await asyncio.shield(changing)
-            except asyncio.CancelledError:
-                await asyncio.wait([changing])  # a thread cannot be stopped, and nobody may come in before it has ended
-                raise
-            finally:
-                gate.is_still, self._sight.is_store_ours = False, True
-                gate.sends, gate.everything = sends, everything
-                self.core.routes.forget_all()
+        try:
+            async with self.retention.paused():
+                gate.is_still, self._sight.is_store_ours = True, False
+                changing = asyncio.ensure_future(asyncio.to_thread(change))
+                try:
+                    await asyncio.shield(changing)
+                except asyncio.CancelledError:
+                    await asyncio.wait([changing])  # a thread cannot be stopped; until it ends the gate stays closed
+                    raise
+                finally:
+                    gate.is_still, self._sight.is_store_ours = False, True
+        finally:
+            gate.sends, gate.everything = sends, everything
+            self.core.routes.forget_all()
         self._sight.advance()

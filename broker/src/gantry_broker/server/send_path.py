@@ -370,7 +370,7 @@ class SendPath:
             and key.isascii()
             and key.isalnum()
         ):
-            unique, tags_code, keys = key.encode(), shape.tags_code, (key,)
+            unique, tags_code, keys, is_waiting = key.encode(), shape.tags_code, (key,), True
             data = UNIQUE_PREFIX_BYTES + unique + shape.tail
         else:
             properties = self._routes.stored_properties(text)
@@ -380,9 +380,9 @@ class SendPath:
             unique = key.encode() if key.isascii() and key.isalnum() else json_text(key)
             if is_shape:
                 route.learn(text[UNIQUE_END:], Shape(data[UNIQUE_END:], tags_code))
-            if not is_waiting:
-                self.unwaited.add(len(self.drafts))
         slot = route.slots[queue_id] or self._routes.slot(route, queue_id)
+        if not is_waiting:
+            self.unwaited.add(len(self.drafts))
         self.drafts.append(
             (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
                 slot.queue,
