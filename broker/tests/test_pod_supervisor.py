@@ -76,7 +76,7 @@ class Container:
     def start(self, wish: str | None, alive: int = 0) -> None:
         """Start it; without a wish its server cannot start yet."""
         if wish is not None:
-            (self.folder / "wish").write_text(wish)
+            self.wish(wish)
         self.process = subprocess.Popen(
             [sys.executable, "-c", RUNNER, str(alive)],
             cwd=self.folder,
@@ -84,6 +84,12 @@ class Container:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def wish(self, wish: str) -> None:
+        """What the server is to be, replaced whole as kubelet does: a look between would find an empty file."""
+        new = self.folder / "wish.new"
+        new.write_text(wish)
+        new.replace(self.folder / "wish")
 
     @property
     def starts(self) -> list[tuple[int, str]]:
@@ -211,7 +217,7 @@ def test_a_change_starts_the_server_with_what_is_new(container: Container) -> No
     container.start("first")
     container.wait_ready()
 
-    (container.folder / "wish").write_text("second")
+    container.wish("second")
     container.wait_for(lambda: [wish for _, wish in container.starts] == ["first", "second"])
     container.wait_ready()
     code, said = container.end()
