@@ -153,9 +153,9 @@ async def test_an_order_is_finished_though_its_sender_has_gone(
 
     monkeypatch.setattr(member, "fence", slow)
     client = OrderClient(server.path, answer_timeout_s=0.05)
-    with pytest.raises(OrderUnanswered, match=f"{server.path}: no answer within 0.05 s"):
-        await client.call(Fence(epoch=4))
-    assert began.is_set()
+    while not began.is_set():  # a machine that stands still for so long has not sent it
+        with pytest.raises(OrderUnanswered, match=f"{server.path}: no answer within 0.05 s"):
+            await client.call(Fence(epoch=4))
 
     may_end.set()
     await asyncio.wait_for(ended.wait(), 60)
@@ -383,7 +383,7 @@ def test_a_broker_on_uvloop_answers_and_stops_alike(tmp_path: Path) -> None:
 
 
 async def _until_connections(server: ControlServer, count: int) -> None:
-    deadline = asyncio.get_running_loop().time() + 10
+    deadline = asyncio.get_running_loop().time() + 60
     while server.connections != count:
         assert asyncio.get_running_loop().time() < deadline, f"{server} instead of {count}"
         await asyncio.sleep(0.005)
