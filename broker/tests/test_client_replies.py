@@ -9,6 +9,7 @@ from crash.processes import HOST, broker, name_server
 from gantry_broker.server.topics import system_topics
 from gantry_broker.testing.local import running_broker
 from gantry_broker.testing.ports import free_broker_port, free_port
+from gantry_broker.testing.slowness import patience
 from gantry_client import (
     Admin,
     BrokerRefused,
@@ -41,6 +42,11 @@ from gantry_wire.names import reply_topic
 
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
 PATIENT_MS = 120_000
+
+
+def soon_ms() -> int:
+    """How long to wait for an answer that does not come: long enough for the request to be sent."""
+    return int(patience(500))
 
 
 class Echo:
@@ -147,7 +153,7 @@ async def test_nobody_answers() -> None:
         cluster.add_topic("orders")
         async with Producer(cluster.name_server) as producer:
             with pytest.raises(NoReply, match="orders"):
-                await producer.request(Message("orders", b"?"), timeout_ms=200)
+                await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
             assert len(cluster.broker().messages("orders")) == 1
             assert repr(producer._requests) == "<Requests waiting=0>"
 
@@ -162,7 +168,7 @@ async def test_a_late_reply_is_taken_and_dropped() -> None:
             Producer(cluster.name_server) as producer,
         ):
             with pytest.raises(NoReply):
-                await producer.request(Message("orders", b"?"), timeout_ms=100)
+                await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
             await producer.reply(await seen.get(), b"too late")
 
 
@@ -174,7 +180,7 @@ async def test_a_requester_that_is_gone_is_said() -> None:
         async with PushConsumer(cluster.name_server, "g", topics="orders", handler=seen.put, settings=FIRST):
             async with Producer(cluster.name_server) as gone:
                 with pytest.raises(NoReply):
-                    await gone.request(Message("orders", b"?"), timeout_ms=100)
+                    await gone.request(Message("orders", b"?"), timeout_ms=soon_ms())
             async with Producer(cluster.name_server) as producer:
                 with pytest.raises(BrokerRefused, match="not found"):
                     await producer.reply(await seen.get(), b"!")
@@ -194,7 +200,7 @@ async def test_brokers_know_the_requester_before_its_request_is_sent() -> None:
             cluster.broker(name).fault(RequestCode.SEND_MESSAGE_V2, remember)
         async with Producer(cluster.name_server) as producer:
             with pytest.raises(NoReply):
-                await producer.request(Message("orders", b"?"), timeout_ms=500)
+                await producer.request(Message("orders", b"?"), timeout_ms=soon_ms())
 
     assert known == [True]
 
