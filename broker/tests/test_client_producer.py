@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from gantry_broker.testing.slowness import patience
 from gantry_client import (
     BrokerRefused,
     ClientClosed,
@@ -164,18 +165,21 @@ async def test_a_send_ends_at_its_deadline_not_at_three_times_it() -> None:
         cluster.add_topic("orders")
         for broker in cluster.brokers.values():
             broker.ignore(SEND, times=10)
+        await producer.queues("orders")
+        timeout_ms = int(patience(500))
         began_at = asyncio.get_running_loop().time()
 
         with pytest.raises(SendTimeout) as raised:
-            await producer.send(Message("orders", b"x"), timeout_ms=500)
+            await producer.send(Message("orders", b"x"), timeout_ms=timeout_ms)
 
-        assert asyncio.get_running_loop().time() - began_at < 1.4
+        assert asyncio.get_running_loop().time() - began_at < 2.8 * timeout_ms / 1000
+        assert sum(broker.received[SEND] for broker in cluster.brokers.values()) == 1
         assert raised.value.is_outcome_unknown
 
 
 async def test_a_short_attempt_timeout_leaves_a_stuck_broker() -> None:
     """With attempt_timeout_ms a broker that does not answer is left for another inside the deadline."""
-    settings = ProducerSettings(attempt_timeout_ms=50)
+    settings = ProducerSettings(attempt_timeout_ms=int(patience(100)))
     async with FakeCluster(TWO) as cluster, Producer(cluster.name_server, settings=settings) as producer:
         cluster.add_topic("orders", queues=1)
         cluster.broker("broker-a").ignore(SEND, times=100)
@@ -209,10 +213,11 @@ async def test_sends_beyond_the_bound_wait_for_a_free_place() -> None:
         await producer.queues("orders")
         broker = cluster.broker()
         broker.ignore(SEND, times=3)
-        stuck = [asyncio.create_task(producer.send(Message("orders", b"s"), timeout_ms=300)) for _ in range(3)]
+        timeout_ms = int(patience(500))
+        stuck = [asyncio.create_task(producer.send(Message("orders", b"s"), timeout_ms=timeout_ms)) for _ in range(3)]
         await wait_until(lambda: broker.received[SEND] == 3)
 
-        waiting = asyncio.create_task(producer.send(Message("orders", b"w"), timeout_ms=2000))
+        waiting = asyncio.create_task(producer.send(Message("orders", b"w"), timeout_ms=60_000))
         await asyncio.wait([waiting], timeout=0.05)
         sent_while_full = broker.received[SEND]
         outcomes = await asyncio.gather(*stuck, return_exceptions=True)
@@ -229,15 +234,15 @@ async def test_a_send_that_never_got_a_place_was_certainly_not_stored() -> None:
     async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
         cluster.add_topic("orders")
         cluster.broker().ignore(SEND)
-        stuck = asyncio.create_task(producer.send(Message("orders", b"s"), timeout_ms=400))
+        stuck = asyncio.create_task(producer.send(Message("orders", b"s"), timeout_ms=60_000))
         await wait_until(lambda: cluster.broker().received[SEND] == 1)
 
         with pytest.raises(SendTimeout) as raised:
             await producer.send(Message("orders", b"x"), timeout_ms=50)
 
-        assert not raised.value.is_outcome_unknown
-        with pytest.raises(SendTimeout):
-            await stuck
+        assert not raised.value.is_outcome_unknown and not stuck.done()
+        stuck.cancel()
+        await asyncio.wait([stuck])
 
 
 async def test_many_sends_share_one_connection_and_keep_their_order() -> None:
@@ -508,10 +513,11 @@ async def test_large_bodies_under_way_are_bounded_in_bytes() -> None:
         await producer.queues("orders")
         broker = cluster.broker()
         broker.ignore(SEND, times=2)
-        stuck = [asyncio.create_task(producer.send(Message("orders", b"s" * 4000), timeout_ms=400)) for _ in range(2)]
+        body, timeout_ms = b"s" * 4000, int(patience(500))
+        stuck = [asyncio.create_task(producer.send(Message("orders", body), timeout_ms=timeout_ms)) for _ in range(2)]
         await wait_until(lambda: broker.received[SEND] == 2)
 
-        third = asyncio.create_task(producer.send(Message("orders", b"t" * 4000)))
+        third = asyncio.create_task(producer.send(Message("orders", b"t" * 4000), timeout_ms=60_000))
         await asyncio.wait([third], timeout=0.05)
         sent_while_full = broker.received[SEND]
         await asyncio.gather(*stuck, return_exceptions=True)
