@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gantry_broker.testing.local import RawPeer, frame_head, on_both_loops, wait_until
+from gantry_broker.testing.slowness import patience
 from gantry_remoting import (
     CannotConnect,
     Channel,
@@ -308,9 +309,10 @@ async def test_the_sweep_closes_what_is_overdue(
     """S3: the listener itself closes overdue connections, with one line each that says why."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
-    async with hosting(idle_timeout_ms=200, frame_timeout_ms=100) as host:
-        idle, slow = await RawPeer.open(host.listener.port), await RawPeer.open(host.listener.port)
+    async with hosting(idle_timeout_ms=int(patience(500)), frame_timeout_ms=100) as host:
+        slow = await RawPeer.open(host.listener.port)
         await slow.say(frame_head(100, 50))
+        idle = await RawPeer.open(host.listener.port)
 
         assert await slow.is_closed_by_peer()
         assert await idle.is_closed_by_peer()
