@@ -58,7 +58,7 @@ def test_too_many_readers_are_waited_for() -> None:
         assert len(sidecar.asked) == 3
 
     with ScriptedSidecar(*[busy] * 100) as sidecar, pytest.raises(Unreachable, match="429 because"):
-        sidecar.client(request_timeout_ms=200).log_bytes(0, 3, etag="", fast_port=None)
+        sidecar.client(request_timeout_ms=1_000).log_bytes(0, 3, etag="", fast_port=None)
 
 
 @pytest.mark.parametrize(
