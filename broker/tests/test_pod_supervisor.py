@@ -233,7 +233,7 @@ def test_a_server_that_ends_just_before_it_is_asked_to_is_started_again(containe
     container.start("dies of a change")
     container.wait_ready()
 
-    (container.folder / "wish").write_text("second")
+    container.wish("second")
     container.wait_for(lambda: [wish for _, wish in container.starts] == ["dies of a change", "second"])
     container.wait_ready()
 
