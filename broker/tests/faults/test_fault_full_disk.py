@@ -108,7 +108,7 @@ async def test_consumed_files_make_the_room_themselves(disk: LoopDisk, tmp_path:
         await fill_until_refused(scene)
         commit_log = disk.path / "store" / "commitlog"
         assert (commit_log / f"{0:020d}").exists(), "nobody has consumed anything"
-        assert "not consumed" in scene.log
+        await scene.until(lambda: "not consumed" in scene.log, "the reason why nothing is deleted")
         assert await scene.judge() == []
 
         channel = await Channel.connect(scene.address)

@@ -84,7 +84,7 @@ async def test_a_failed_write_of_the_log_ends_acknowledgements(
                 await scene.until(lambda: scene.has_ended or "Input/output error" in scene.log, "failed write")
                 await scene.until_refused_or_ended()
                 assert injection.hits() != [], "no call failed"
-        assert "Input/output error" in scene.log
+        await scene.until(lambda: "Input/output error" in scene.log, "the reason in the log")
         acked = scene.history.count(Outcome.ACKED)
         async with scene.load():
             await scene.until_refused_or_ended()
@@ -103,7 +103,7 @@ async def test_a_failed_write_of_the_log_is_said(tmp_path: Path, buffers: Path) 
         async with scene.load(), injected(scene.broker.pid, "pwrite64", "error=EIO:when=1", tmp_path / "trace"):
             await scene.until_refused()
 
-        assert "Input/output error" in scene.log
+        await scene.until(lambda: "Input/output error" in scene.log, "the reason in the log")
 
 
 @pytest.mark.slow
