@@ -100,7 +100,7 @@ def unseen(reports: Sequence[Report], shown: Sequence[Shown]) -> list[str]:
 def command(*words: str) -> subprocess.CompletedProcess[str]:
     """One command of a person, in the trial's folder."""
     line = [sys.executable, "-m", "gantry_cli", *words]
-    return subprocess.run(line, capture_output=True, text=True, timeout=40, check=False, env=ENVIRONMENT)
+    return subprocess.run(line, capture_output=True, text=True, timeout=patience(40.0), check=False, env=ENVIRONMENT)
 
 
 @final
@@ -220,7 +220,7 @@ class ProcessLife:
         async with _dialogue(address) as peer:  # a new master has closed its clients' connections
             await self._end_transactions(peer)
             self.phase.sends += await sends_everywhere(peer, f"E{self._number:X}{self._trial.number:010X}")
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(patience(0.5))
             await self._read(peer, is_last=True)
         await self._compare(broker, url)
 

@@ -23,6 +23,7 @@ from gantry_broker.errors import BrokerError
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.settings import broker_settings
 from gantry_broker.testing.local import local_conf
+from gantry_broker.testing.slowness import patience
 from gantry_status.orders import HaRole, HaStatus, OrderRefused
 
 FIRST_EPOCH: Final = 3_000
@@ -258,9 +259,9 @@ class Shard:
 
 
 async def came(predicate: Callable[[], bool], patience_s: float) -> bool:
-    """Wait for something; whether it came in time."""
+    """Wait for something; whether it came in time, which is longer on a slow machine."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + patience_s
+    end = loop.time() + patience(patience_s)
     while not predicate():
         if loop.time() > end:
             return False

@@ -47,6 +47,7 @@ from damage.world import BUSY, HOURS_MS, LATE_TOPIC, OLDER, QUEUES, RETRIED, TAG
 
 from gantry_broker.app import Broker
 from gantry_broker.testing.local import Dialogue, dialogue
+from gantry_broker.testing.slowness import patience
 from gantry_remoting import RemotingError
 
 LOG_BYTES: Final = int(FILES["mappedFileSizeCommitLog"])
@@ -322,8 +323,8 @@ class Life:
     async def _read_patiently(self, number: int, broker: Broker, *, is_master: bool) -> None:
         """Until nothing is missing, or it stays so."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + READ_AGAIN_S[self._trial.cell.setup]
-        stall_end = loop.time() + STALL_S
+        end = loop.time() + patience(READ_AGAIN_S[self._trial.cell.setup])
+        stall_end = loop.time() + patience(STALL_S)
         wanted = {message.place for message in self._ledger.known}
         owed = {one.unique for one in self._ledger.owed}
         while True:
