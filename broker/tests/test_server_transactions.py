@@ -460,8 +460,8 @@ async def test_what_is_open_is_not_read_again_for_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     """100 transactions in flight read their own messages: two for each half, one for each op, whatever else is open."""
-    never = {"transactionTimeOut": "3600000"}  # a question that is due reads, too, and thousands of sends take their time
-    async with running_broker(tmp_path, **never) as broker, dialogue(broker) as peer:
+    never = "3600000"  # a question that is due reads, too, and thousands of sends take their time
+    async with running_broker(tmp_path, transactionTimeOut=never) as broker, dialogue(broker) as peer:
         for number in range(others):
             await prepare(peer, b"other %d" % number)
         await wait_until(lambda: broker.transactions.open_count == others)
