@@ -3,20 +3,19 @@
 import asyncio
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError
 from gantry_client import (
     ClientSettings,
-    FetchResult,
     Message,
     MessageQueue,
     NoRoute,
     Producer,
     PullConsumer,
-    SendReceipt,
 )
 
 CHECK_TOPIC: Final = "GANTRY_SELF_CHECK"
@@ -25,6 +24,8 @@ READER_GROUP: Final = "TOOLS_CONSUMER"
 READ_WAIT_MS: Final = 5_000
 ROUTE_TIMEOUT_S: Final = 10.0
 ROUTE_POLL_S: Final = 0.02
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,10 @@ async def round_trip(name_server: str, settings: ClientSettings | None = None) -
         PullConsumer(name_server, READER_GROUP, client_settings=settings) as reader,
     ):
         started = time.perf_counter()
-        receipt = await producer.send(Message(CHECK_TOPIC, body, tags="check"))
-        result = await _read_back(reader, receipt)
+        receipt = await _with_route(lambda: producer.send(Message(CHECK_TOPIC, body, tags="check")))
+        result = await _with_route(
+            lambda: reader.fetch(receipt.queue, receipt.queue_offset, messages_max=1, wait_ms=READ_WAIT_MS)
+        )
         elapsed_ms = (time.perf_counter() - started) * 1000
     if not result.messages or result.messages[0].body != body:
         raise CliError(
@@ -60,12 +63,15 @@ async def round_trip(name_server: str, settings: ClientSettings | None = None) -
     return RoundTrip(receipt.queue, receipt.queue_offset, elapsed_ms)
 
 
-async def _read_back(reader: PullConsumer, receipt: SendReceipt) -> FetchResult:
-    """A topic that was made by the first message is known to the name server a moment later: wait for that."""
+async def _with_route(work: Callable[[], Awaitable[Result]]) -> Result:
+    """Repeat ``work`` until there is a route for it, for ROUTE_TIMEOUT_S: nothing is sent or read without one.
+
+    The name server knows a new topic, and a broker that has just become ready, a moment later.
+    """
     deadline = time.monotonic() + ROUTE_TIMEOUT_S
     while True:
         try:
-            return await reader.fetch(receipt.queue, receipt.queue_offset, messages_max=1, wait_ms=READ_WAIT_MS)
+            return await work()
         except NoRoute:
             if time.monotonic() > deadline:
                 raise

@@ -1,0 +1,31 @@
+"""The self check of `gantry up` waits for what the name server knows a moment later."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gantry_cli import round_trip
+from gantry_client import ClientSettings, NoRoute
+from gantry_client.testing import FakeCluster, wait_until
+
+
+async def test_the_self_check_waits_until_the_name_server_knows_a_broker() -> None:
+    """A broker is ready before the name server has its registration: that is no failure of the stack."""
+    async with FakeCluster(auto_creates_topics=False) as cluster:
+        trip = asyncio.ensure_future(round_trip.round_trip(cluster.name_server, ClientSettings()))
+        await wait_until(lambda: len(cluster.name_server_requests) > 2)
+        assert not trip.done()
+
+        cluster.add_topic(round_trip.CHECK_TOPIC)
+
+        assert (await trip).queue.topic == round_trip.CHECK_TOPIC
+
+
+async def test_the_self_check_gives_up_without_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its time the check says that there is no route."""
+    monkeypatch.setattr(round_trip, "ROUTE_TIMEOUT_S", 0.1)
+    async with FakeCluster(auto_creates_topics=False) as cluster:
+        with pytest.raises(NoRoute):
+            await round_trip.round_trip(cluster.name_server, ClientSettings())
