@@ -271,7 +271,7 @@ def damaged_since_its_start(node: Node, number: int, *, lacks: int | None = None
 
 @pytest.mark.parametrize("number", [0, 5])
 def test_what_was_damaged_in_a_log_that_is_copied_anew_is_shown(number: int) -> None:
-    """A slave with a hole gets all of the log once more: what was damaged before is stepped over no longer."""
+    """A slave with a hole gets all of the log again: what was damaged before is stepped over no longer."""
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", 400)
     wire = Wire(master, slave, slaves)
