@@ -86,7 +86,7 @@ class Container:
         )
 
     def wish(self, wish: str) -> None:
-        """What the server is to be, replaced whole as kubelet does: a look between would find an empty file."""
+        """Replace the file with the server's settings atomically, as kubelet does: a reader never finds it empty."""
         new = self.folder / "wish.new"
         new.write_text(wish)
         new.replace(self.folder / "wish")

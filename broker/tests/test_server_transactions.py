@@ -110,7 +110,7 @@ async def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"nothing")
         assert (await end(peer, half, ROLL_BACK)).code == 0
-        await peer.heartbeat("p")  # nobody is asked before that, however long the end takes
+        await peer.heartbeat("p")  # before it the broker asks no producer about the transaction
         other = await prepare(peer, b"all")
 
         await wait_until(lambda: bool(questions(peer)))
@@ -331,7 +331,7 @@ async def test_an_end_between_a_question_and_its_reading_ends_both_places(tmp_pa
         ended = broker.transactions.end(EndTransaction.read(end_ext(half, COMMIT)))
         assert ended is not None and ended.code == 0
 
-        await peer.heartbeat("p")  # nobody is asked before that, however long the end takes
+        await peer.heartbeat("p")  # before it the broker asks no producer about the transaction
         last = await prepare(peer, b"later")
         await wait_until(lambda: any(one.ext["msgId"] == last["unique"] for one in questions(peer)))
         assert {question.ext["msgId"] for question in questions(peer)} == {last["unique"]}

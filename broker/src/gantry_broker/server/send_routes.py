@@ -124,7 +124,7 @@ class SendRoutes:
         self.by_topic.pop(topic, None)
 
     def forget_all(self) -> None:
-        """The store was changed as a whole: its queues may be others."""
+        """Forget every route after the log was cut or replaced: a route holds queues that may have been deleted."""
         self.by_topic.clear()
 
     def make(self, config: TopicConfig) -> SendRoute:

@@ -512,7 +512,7 @@ class LogGuard:
             self.on_resolved()
 
     def forget(self, start: int, end: int) -> None:
-        """What was damaged in ``[start, end)`` was found to be good again."""
+        """Remove the damage recorded in ``[start, end)``, whose records were verified again."""
         for offset in [offset for offset in self._damage if start <= offset < end]:
             del self._damage[offset]
 

@@ -506,7 +506,7 @@ class MessageStore:
         restart_log(self._life, begin, epochs)
 
     def _forget_damage(self, end: int) -> None:
-        """What lay behind ``end`` is no more: what is copied there is shown, and not stepped over."""
+        """Remove recorded damage behind ``end``, where the log is cut: records that are copied there are good."""
         self.guard.cut(end)
         self._stepped_over = [(start, min(stop, end)) for start, stop in self._stepped_over if start < end]
 
