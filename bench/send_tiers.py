@@ -18,7 +18,7 @@ from typing import Any, Final
 import click
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import dialogue, properties_text, running_broker, send_ext
+from gantry_testing.local import dialogue, properties_text, running_broker, send_ext
 from gantry_wire.frame import encode_frame
 from gantry_wire.header import Header, encode_binary_header
 

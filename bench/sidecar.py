@@ -39,7 +39,7 @@ sys.path[:0] = [str(ROOT / "operator/tests")]
 
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for  # noqa: E402
 
-from gantry_broker.testing.local import Dialogue  # noqa: E402
+from gantry_testing.local import Dialogue  # noqa: E402
 
 RANGE_BYTES: Final = 8 << 20
 FAST_GOAL: Final = 0.6

@@ -2,7 +2,7 @@
 
 python scripts/changed_tests.py [SINCE]      one path a line; SINCE is a commit, by default the merge base with main
 
-A test file imports a module directly, or through helpers of tests (`gantry_broker.testing`, the files beside it), which
+A test file imports a module directly, or through helpers of tests (`gantry_testing`, the files beside it), which
 are followed. Other modules are not followed: nearly all tests reach nearly all modules through them. A conftest.py
 selects the tests below its folder; a script, or the Makefile, selects the tests of the repository itself. So this is
 for the time between two whole runs, and replaces none.
@@ -20,8 +20,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TESTS: Final = ("broker/tests", "operator/tests", "pipelines/tests", "e2e", "bench")
-SOURCES: Final = ("broker/src", "operator/src", "pipelines/src")
-HELPERS: Final = "gantry_broker.testing"
+SOURCES: Final = ("broker/src", "broker/testkit", "operator/src", "pipelines/src")
 TOOLS: Final = ("scripts", ".ci", "Makefile")
 """Files and folders that no test imports; the house tests run them."""
 
@@ -73,8 +72,8 @@ def imports_of(path: Path) -> frozenset[str]:
 
 def helpers() -> Iterator[tuple[str, Path]]:
     """Modules that only tests import, by each name under which one may."""
-    for path in (ROOT / "broker/src/gantry_broker/testing").glob("*.py"):
-        yield f"{HELPERS}.{path.stem}", path
+    for path in (ROOT / "broker/testkit").rglob("*.py"):
+        yield ".".join(path.relative_to(ROOT / "broker/testkit").with_suffix("").parts), path
     for folder in TESTS:
         for path in (ROOT / folder).rglob("*.py"):
             if not path.name.startswith("test_"):

@@ -25,7 +25,7 @@ from gantry_bench.ha_cells import broker_keys, slave_keys
 from gantry_bench.ha_pair import Pair, PairPlan
 from gantry_bench.ha_producer import ProducerPlan, ProducerRun, read_producer
 from gantry_bench.loadgen import Target
-from gantry_broker.testing.ports import free_broker_port, free_port
+from gantry_testing.ports import free_broker_port, free_port
 
 HEAP_MIB: Final = 1024
 ROOM_FOR_HEAP_MIB: Final = 1024

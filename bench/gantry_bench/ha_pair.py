@@ -31,7 +31,7 @@ from gantry_bench.processes import (
     start_name_server,
 )
 from gantry_bench.runtime_info import read_log_end
-from gantry_broker.testing.ports import free_broker_port
+from gantry_testing.ports import free_broker_port
 
 ATTACH_SECONDS_MAX: Final = 90.0
 """A slave of Apache's may take 5 s to its first word, and both its broker and its virtual machine have to start."""

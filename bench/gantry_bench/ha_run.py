@@ -31,7 +31,7 @@ from gantry_bench.parts import ROOM_FOR_HEADERS_BYTES
 from gantry_bench.processes import start_relay
 from gantry_bench.tail import Medium
 
-SLOW_PROGRAM: Final = ("gantry_broker.testing.slow_broker", "--sync-delay-ms", str(SYNC_DELAY_MS), "--")
+SLOW_PROGRAM: Final = ("gantry_testing.slow_broker", "--sync-delay-ms", str(SYNC_DELAY_MS), "--")
 FIRST_LEVEL: Final = 64
 SLOW_DISK: Final = Setup(flush="sync", replication="sync", has_buffer=False)
 MEDIA: Final[tuple[Medium, ...]] = ("hugetlbfs", "tmpfs")

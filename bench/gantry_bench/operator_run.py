@@ -37,10 +37,10 @@ from gantry_bench.operator_cluster import NAMESPACE, StandInCluster
 from gantry_bench.operator_figures import Buckets, OperatorReport, OperatorScale, Phase, calls_between, quantile
 from gantry_bench.operator_sidecars import StandInSidecars
 from gantry_bench.processes import ROOT
-from gantry_broker.testing.ports import free_ports
-from gantry_broker.testing.programs import kubernetes_program
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.reading import group_of
+from gantry_testing.ports import free_ports
+from gantry_testing.programs import kubernetes_program
 
 SYSTEM: Final = "gantry-system"
 ACCOUNT: Final = f"system:serviceaccount:{SYSTEM}:gantry-operator"

@@ -22,7 +22,7 @@ import msgspec
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.loadgen import Target
 from gantry_bench.memory import ResidentMemory, read_resident_memory
-from gantry_broker.testing.ports import free_broker_port
+from gantry_testing.ports import free_broker_port
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 ECHO_SERVER: Final = ROOT / "bench" / "echo_server.py"

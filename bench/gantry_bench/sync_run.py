@@ -18,7 +18,7 @@ from gantry_bench.machine import Cores
 from gantry_bench.processes import BROKER_PROGRAM, Broker, start_broker, start_name_server
 from gantry_bench.runtime_info import read_progress
 
-SLOW_PROGRAM: Final = ("gantry_broker.testing.slow_broker", "--sync-delay-ms", str(SLOW_SYNC_MS), "--")
+SLOW_PROGRAM: Final = ("gantry_testing.slow_broker", "--sync-delay-ms", str(SLOW_SYNC_MS), "--")
 KINDS: Final[tuple[tuple[Flush, str, Sequence[str]], ...]] = (
     ("async", "ASYNC_FLUSH", BROKER_PROGRAM),
     ("sync", "SYNC_FLUSH", BROKER_PROGRAM),

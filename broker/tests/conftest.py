@@ -1,4 +1,4 @@
-"""Fixtures for all tests of this folder; helpers are in `gantry_broker.testing`.
+"""Fixtures for all tests of this folder; helpers are in `gantry_testing`.
 
 With `--rows` a run ends with the rows of the fault catalogue, and how the tests of each ended.
 """

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from gantry_access import SignatureKind
 from gantry_broker.app import Broker
-from gantry_broker.testing.accounts import ADMIN, guarded_broker, signed_dialogue, write_accounts
-from gantry_broker.testing.local import wait_until
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
+from gantry_testing.accounts import ADMIN, guarded_broker, signed_dialogue, write_accounts
+from gantry_testing.local import wait_until
 
 
 @asynccontextmanager

@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, final
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import running_broker
 from gantry_client import Admin
-from gantry_client.testing import wait_until
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
+from gantry_testing.client import wait_until
+from gantry_testing.local import running_broker
 from gantry_wire.commands.clients import MessageQueue
 
 TOPIC: Final = "orders"

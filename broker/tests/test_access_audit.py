@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from gantry_access import Credentials, SignatureKind, signer
-from gantry_broker.testing.accounts import ADMIN, ORDERS, guarded_broker, signed_dialogue, write_accounts
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting.audit import LOGGER
 from gantry_remoting.client import Channel
+from gantry_testing.accounts import ADMIN, ORDERS, guarded_broker, signed_dialogue, write_accounts
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.fastjson import dumps
 

@@ -10,7 +10,8 @@ import pytest
 
 from gantry_access import Credentials, SignatureKind, signer
 from gantry_broker.app import Broker
-from gantry_broker.testing.accounts import (
+from gantry_remoting import Channel
+from gantry_testing.accounts import (
     ACCOUNTS,
     ADMIN,
     ORDERS,
@@ -21,8 +22,7 @@ from gantry_broker.testing.accounts import (
     state,
     write_accounts,
 )
-from gantry_broker.testing.local import TOPIC, dialogue, wait_until
-from gantry_remoting import Channel
+from gantry_testing.local import TOPIC, dialogue, wait_until
 from gantry_wire import Command, ResponseCode
 
 DENIED = ResponseCode.NO_PERMISSION

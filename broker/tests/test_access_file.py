@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gantry_access import AccessFileError, AccessMode, AccountFile
-from gantry_broker.testing.accounts import ACCOUNTS, write_accounts
+from gantry_testing.accounts import ACCOUNTS, write_accounts
 
 
 @pytest.fixture

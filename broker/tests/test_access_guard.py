@@ -14,7 +14,7 @@ import pytest
 
 from gantry_access import Credentials, SignatureKind, signer
 from gantry_broker.app import Broker
-from gantry_broker.testing.accounts import (
+from gantry_testing.accounts import (
     ADMIN,
     BILLING,
     ORDERS,
@@ -24,7 +24,7 @@ from gantry_broker.testing.accounts import (
     signed_dialogue,
     state,
 )
-from gantry_broker.testing.local import (
+from gantry_testing.local import (
     GROUP,
     TOPIC,
     UNIQUE_ID,

@@ -10,10 +10,10 @@ import pytest
 from gantry_access import Credentials, signer
 from gantry_access.account_file import AccountFile
 from gantry_access.settings import AccessMode
-from gantry_broker.testing.accounts import ACCOUNTS, ADMIN, write_accounts
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting import Channel
+from gantry_testing.accounts import ACCOUNTS, ADMIN, write_accounts
 from gantry_wire import Command, RequestCode, ResponseCode
 
 

@@ -11,12 +11,12 @@ import pytest
 from gantry_access import ADMIN_ONLY, NEEDS, Kind, Need, Permission, needed
 from gantry_access.permissions import ANY
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import running_broker, send_ext
 from gantry_nameserver.handlers import Handlers
 from gantry_nameserver.kv import KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings
 from gantry_nameserver.routes import RouteTable
 from gantry_nameserver.settings import NameServerSettings
+from gantry_testing.local import running_broker, send_ext
 from gantry_wire import Command, RequestCode
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.fastjson import dumps

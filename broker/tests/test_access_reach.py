@@ -19,7 +19,7 @@ import pytest
 from gantry_access import Credentials, SignatureKind, signer
 from gantry_broker.app import Broker
 from gantry_broker.server import stored_topics
-from gantry_broker.testing.accounts import (
+from gantry_testing.accounts import (
     ADMIN,
     BILLING,
     ORDERS,
@@ -29,7 +29,7 @@ from gantry_broker.testing.accounts import (
     signed_dialogue,
     state,
 )
-from gantry_broker.testing.local import (
+from gantry_testing.local import (
     TOPIC,
     UNIQUE_ID,
     Dialogue,

@@ -9,7 +9,7 @@ import pytest
 from gantry_access import AccessMode
 from gantry_broker.errors import AccessFilesUnusable
 from gantry_broker.settings import SettingsError, broker_settings
-from gantry_broker.testing.accounts import guarded_broker, write_accounts
+from gantry_testing.accounts import guarded_broker, write_accounts
 
 CONTRADICTIONS = [
     ({"aclEnable": "true"}, "aclEnable=true needs aclFile"),

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 from guarded_cluster import guarded_cluster
 
-from gantry_broker.testing.accounts import ADMIN, BILLING
-from gantry_broker.testing.local import TOPIC
 from gantry_cli.main import cli
+from gantry_testing.accounts import ADMIN, BILLING
+from gantry_testing.local import TOPIC
 from gantry_wire.signatures import Credentials
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from gantry_cli.completing import ANSWER_S, END_S
 from gantry_cli.completion import SHELLS, script
 from gantry_cli.main import SECTIONS, cli
-from gantry_client.testing import FakeCluster, ThreadedCluster
+from gantry_testing.client import FakeCluster, ThreadedCluster
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 

@@ -10,9 +10,9 @@ import pytest
 import trustme
 from click.testing import CliRunner
 
-from gantry_broker.testing.certificates import Party
 from gantry_cli.main import cli
 from gantry_remoting import CannotConnect, Channel
+from gantry_testing.certificates import Party
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "status": (),

@@ -148,7 +148,7 @@ def test_real_ctrl_c_ends_a_real_command_with_130() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "broker/src")}
+        environment = os.environ | {"PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/operator/src"}
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with subprocess.Popen(
             [sys.executable, "-m", "gantry_cli", "topic", "list", "-n", address],

@@ -27,7 +27,7 @@ from gantry_client import (
     RetryLater,
     StartFrom,
 )
-from gantry_client.testing import wait_until
+from gantry_testing.client import wait_until
 
 GROUP = "billing"
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST)

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gantry_broker.control.server import ControlServer
-from gantry_broker.testing.fake_group import FakeGroup
 from gantry_cli.main import cli
 from gantry_status.orders import HaRole, HaStatus, OrderRefused
+from gantry_testing.fake_group import FakeGroup
 
 
 class Sockets:

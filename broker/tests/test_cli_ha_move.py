@@ -9,7 +9,6 @@ from typing import NamedTuple, overload
 import pytest
 
 from gantry_broker.control.orders import obey
-from gantry_broker.testing.fake_group import FakeGroup, FakeMember
 from gantry_cli import ha_move
 from gantry_cli.ha_group import CannotMove, Group
 from gantry_cli.ha_move import Move
@@ -26,6 +25,7 @@ from gantry_status.orders import (
     Refused,
     StatusOrder,
 )
+from gantry_testing.fake_group import FakeGroup, FakeMember
 
 
 class Direct:

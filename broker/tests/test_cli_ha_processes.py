@@ -17,9 +17,9 @@ from typing import Final, final
 
 import pytest
 
-from gantry_broker.testing.local import Dialogue, local_conf
 from gantry_remoting import RemotingError
 from gantry_status.socket_path import socket_address
+from gantry_testing.local import Dialogue, local_conf
 
 TIMEOUT_S: Final = 240.0
 

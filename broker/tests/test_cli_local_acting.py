@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from gantry_broker.control.server import ControlServer
-from gantry_broker.testing.fake_group import FakeGroup, FakeMember
 from gantry_cli.errors import CliError
 from gantry_cli.local import emptying
 from gantry_cli.local.access import Access
@@ -30,6 +29,7 @@ from gantry_spec.ledger import Fault, Ledger, Risk
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, BrokerUnreachable, HaRole, HaStatus, OrderRefused, OrderUnanswered
+from gantry_testing.fake_group import FakeGroup, FakeMember
 
 NAMED = act.Promote(shard=0, member=2, epoch=2000, electable=(1,), last_epoch=1000, end=500)
 

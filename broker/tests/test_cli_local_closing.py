@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from gantry_broker.control.server import ControlServer
-from gantry_broker.testing.fake_group import FakeGroup
 from gantry_cli.local.access import Access
 from gantry_cli.local.acting import Hands
 from gantry_cli.local.emptying import Emptying
 from gantry_spec import actions as act
 from gantry_spec.manifest import Spec
 from gantry_spec.observed import ObservedShard, Role
+from gantry_testing.fake_group import FakeGroup
 
 EMPTY_AT = 0
 

@@ -15,7 +15,7 @@ from gantry_cli.local.child import Child
 from gantry_cli.local.clock import now_ms
 from gantry_cli.local.emptying import Emptying
 from gantry_cli.local.topics import Upkeep
-from gantry_client.testing.cluster import FakeCluster
+from gantry_testing.client.cluster import FakeCluster
 from gantry_wire.commands.admin import TopicConfig
 
 

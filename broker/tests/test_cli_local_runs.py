@@ -16,8 +16,8 @@ import pytest
 import trustme
 from local_group_kit import FREE_PORTS, TIMEOUT_S, Group, Load, gantry
 
-from gantry_broker.testing.accounts import ACCOUNTS
-from gantry_broker.testing.certificates import Party
+from gantry_testing.accounts import ACCOUNTS
+from gantry_testing.certificates import Party
 
 
 @pytest.mark.verify

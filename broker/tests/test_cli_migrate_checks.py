@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.java_broker import SETTINGS, JavaBroker
 from gantry_cli.main import cli
 from gantry_cli.migrate_checks import Kind, Seen, findings
 from gantry_cli.migrate_look import free_number, master_of, only_name
@@ -30,6 +29,7 @@ from gantry_cli.migrate_source import (
 )
 from gantry_cli.migrate_target import log_files
 from gantry_cli.migrate_text import progress_text
+from gantry_testing.java_broker import SETTINGS, JavaBroker
 from gantry_wire import fastjson
 
 OLD = "192.0.2.7:10911"

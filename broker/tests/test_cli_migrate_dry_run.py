@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gantry_broker.testing.java_broker import JavaBroker
-from gantry_broker.testing.ports import free_broker_port
+from gantry_testing.java_broker import JavaBroker
+from gantry_testing.ports import free_broker_port
 from gantry_wire import RequestCode, fastjson
 from gantry_wire.signatures import is_signed_v1
 

@@ -16,7 +16,7 @@ from gantry_cli.document_types import DOCUMENTS
 from gantry_cli.kube.plugin import cli as plugin
 from gantry_cli.main import cli
 from gantry_cli.output import FORMS, Form, yaml_text
-from gantry_client.testing import FakeCluster, ThreadedCluster
+from gantry_testing.client import FakeCluster, ThreadedCluster
 
 SHOWS_NOTHING = {
     "gantry up": "runs servers",

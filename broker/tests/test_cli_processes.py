@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.local import PATIENT, ROOMY
 from gantry_cli.stack import StackDirectory
+from gantry_testing.local import PATIENT, ROOMY
 
 SMALL_STORE = tuple(
     part

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner, Result
 from crash.processes import HOST, broker, name_server
 
-from gantry_broker.testing.ports import free_broker_port, free_port
 from gantry_cli.main import cli
 from gantry_client import (
     Admin,
@@ -24,9 +23,10 @@ from gantry_client import (
     dead_letters,
 )
 from gantry_client.dead_letters import COMMIT_EVERY, READER_PREFIX
-from gantry_client.testing import FakeCluster, ThreadedCluster, wait_until
-from gantry_client.testing.sending import send as fake_send
 from gantry_remoting.server import Connection
+from gantry_testing.client import FakeCluster, ThreadedCluster, wait_until
+from gantry_testing.client.sending import send as fake_send
+from gantry_testing.ports import free_broker_port, free_port
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
 from gantry_wire.message import StoredMessage

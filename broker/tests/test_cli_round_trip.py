@@ -8,7 +8,7 @@ import pytest
 
 from gantry_cli import round_trip
 from gantry_client import ClientSettings, NoRoute
-from gantry_client.testing import FakeCluster, wait_until
+from gantry_testing.client import FakeCluster, wait_until
 
 
 async def test_the_self_check_waits_until_the_name_server_knows_a_broker() -> None:

@@ -15,7 +15,7 @@ from looking.looks import (
 )
 
 from gantry_broker.store.inspect.verify import Verifier
-from gantry_broker.testing.store_world import make_world
+from gantry_testing.store_world import make_world
 
 # -- how it ends -------------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ WRITE = """
 import dataclasses, sys
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.settings import PoolSettings
-from gantry_broker.testing.killable_disk import KillableDisk
-from gantry_broker.testing.store_world import STORE_HOST, TINY, StoreWorld
+from gantry_testing.killable_disk import KillableDisk
+from gantry_testing.store_world import STORE_HOST, TINY, StoreWorld
 pool = PoolSettings(is_enabled=True, buffers_count=3, path=sys.argv[2])
 world = StoreWorld(KillableDisk(), sys.argv[1], dataclasses.replace(TINY, pool=pool))
 store = MessageStore(world.root, world.settings, disk=world.disk, clock=world.clock, store_host=STORE_HOST,

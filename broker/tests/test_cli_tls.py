@@ -11,10 +11,10 @@ import pytest
 import trustme
 from click.testing import CliRunner
 
-from gantry_broker.testing.certificates import Party
 from gantry_cli.options import name_server_option
 from gantry_cli.tls_options import client_tls
 from gantry_client import ClientTlsSettings
+from gantry_testing.certificates import Party
 
 SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("GANTRY_")} | {

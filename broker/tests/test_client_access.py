@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from guarded_cluster import guarded_cluster
 
-from gantry_broker.testing.accounts import ADMIN, BILLING, ORDERS
-from gantry_broker.testing.local import GROUP, TOPIC, wait_until
 from gantry_client import (
     Admin,
     BrokerRefused,
@@ -23,6 +21,8 @@ from gantry_client import (
     SignatureKind,
     StartFrom,
 )
+from gantry_testing.accounts import ADMIN, BILLING, ORDERS
+from gantry_testing.local import GROUP, TOPIC, wait_until
 
 KINDS = [SignatureKind.V1, SignatureKind.STRICT]
 

@@ -20,7 +20,7 @@ from gantry_client import (
     SubscriptionGroupConfig,
     Unavailable,
 )
-from gantry_client.testing import FakeCluster, wait_until
+from gantry_testing.client import FakeCluster, wait_until
 from gantry_wire.codes import RequestCode
 
 TWO = ("broker-a", "broker-b")

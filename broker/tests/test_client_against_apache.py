@@ -29,7 +29,7 @@ from gantry_client import (
     RetryLater,
     StartFrom,
 )
-from gantry_client.testing import wait_until
+from gantry_testing.client import wait_until
 
 pytestmark = [pytest.mark.verify, pytest.mark.needs_java]
 

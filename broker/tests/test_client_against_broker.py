@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from crash.processes import HOST, ServerProcess, broker, name_server
 
-from gantry_broker.testing.ports import free_broker_port, free_port
 from gantry_client import (
     Admin,
     ClientError,
@@ -32,7 +31,8 @@ from gantry_client import (
     StartFrom,
     sync,
 )
-from gantry_client.testing import wait_until
+from gantry_testing.client import wait_until
+from gantry_testing.ports import free_broker_port, free_port
 
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
 SMALL = {"mappedFileSizeCommitLog": str(16 * 1024 * 1024), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}

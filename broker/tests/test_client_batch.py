@@ -3,7 +3,7 @@
 import pytest
 
 from gantry_client import BadReply, InvalidMessage, Message, Producer, ProducerSettings
-from gantry_client.testing import FakeCluster
+from gantry_testing.client import FakeCluster
 from gantry_wire.codes import RequestCode
 
 BATCH = RequestCode.SEND_BATCH_MESSAGE

@@ -20,7 +20,7 @@ from gantry_client import (
     StartFrom,
 )
 from gantry_client.offset_store import FileOffsets
-from gantry_client.testing import FakeCluster, wait_until
+from gantry_testing.client import FakeCluster, wait_until
 from gantry_wire.codes import RequestCode
 
 GROUP = "everyone"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gantry_client import ConsumerSettings, Message, Producer, PushConsumer, ReceivedMessage, StartFrom
-from gantry_client.testing import FakeCluster, wait_until
+from gantry_testing.client import FakeCluster, wait_until
 
 GROUP = "billing"
 

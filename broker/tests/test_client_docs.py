@@ -15,7 +15,7 @@ import pytest
 import gantry_client
 from gantry_client import Message, settings
 from gantry_client.producer import Producer
-from gantry_client.testing import FakeCluster, ThreadedCluster
+from gantry_testing.client import FakeCluster, ThreadedCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "client.md"

@@ -27,7 +27,7 @@ from gantry_client import (
     Unavailable,
 )
 from gantry_client.consume_rates import ConsumeRates, Slices
-from gantry_client.testing import wait_until
+from gantry_testing.client import wait_until
 from gantry_wire.codes import ResponseCode
 
 GROUP = "billing"

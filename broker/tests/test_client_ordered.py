@@ -14,7 +14,7 @@ from gantry_client import (
     RetryLater,
     StartFrom,
 )
-from gantry_client.testing import FakeCluster, wait_until
+from gantry_testing.client import FakeCluster, wait_until
 from gantry_wire.codes import RequestCode
 
 GROUP = "ordered"

@@ -3,7 +3,7 @@
 import asyncio
 
 from gantry_client import ConsumerSettings, Message, PollConsumer, Producer, StartFrom
-from gantry_client.testing import FakeCluster, wait_until
+from gantry_testing.client import FakeCluster, wait_until
 
 GROUP = "pollers"
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from gantry_broker.testing.slowness import patience
 from gantry_client import (
     BrokerRefused,
     ClientClosed,
@@ -24,7 +23,8 @@ from gantry_client import (
     SendStatus,
     SendTimeout,
 )
-from gantry_client.testing import FakeCluster, wait_until
+from gantry_testing.client import FakeCluster, wait_until
+from gantry_testing.slowness import patience
 from gantry_wire.codes import RequestCode
 from gantry_wire.compress import inflate_body
 from gantry_wire.hashing import java_string_hash

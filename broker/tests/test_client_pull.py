@@ -19,7 +19,7 @@ from gantry_client import (
     PullConsumer,
     UnreadableBody,
 )
-from gantry_client.testing import FakeCluster
+from gantry_testing.client import FakeCluster
 from gantry_wire.codes import RequestCode
 from gantry_wire.compress import Codec, pack
 from gantry_wire.hashing import java_string_hash

@@ -17,7 +17,7 @@ from gantry_client import (
 )
 from gantry_client import handling as handling_module
 from gantry_client import queue_reader as reader_module
-from gantry_client.testing import FakeCluster, wait_until
+from gantry_testing.client import FakeCluster, wait_until
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import oneway
 from gantry_wire.fastjson import ObjectKey, dumps

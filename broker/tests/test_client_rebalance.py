@@ -16,7 +16,7 @@ from gantry_client import (
     StartFrom,
 )
 from gantry_client.documents import ConsumerIds
-from gantry_client.testing import FakeCluster, wait_until
+from gantry_testing.client import FakeCluster, wait_until
 from gantry_wire.codes import RequestCode
 from gantry_wire.commands.documents import write_document
 

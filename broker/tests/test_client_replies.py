@@ -7,9 +7,6 @@ import pytest
 from crash.processes import HOST, broker, name_server
 
 from gantry_broker.server.topics import system_topics
-from gantry_broker.testing.local import running_broker
-from gantry_broker.testing.ports import free_broker_port, free_port
-from gantry_broker.testing.slowness import patience
 from gantry_client import (
     Admin,
     BrokerRefused,
@@ -29,12 +26,15 @@ from gantry_client import (
     StartFrom,
     UnreadableBody,
 )
-from gantry_client.testing import FakeCluster, wait_until
-from gantry_client.testing.sending import send as fake_send
-from gantry_client.testing.sending import send_reply
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting.server import Connection
+from gantry_testing.client import FakeCluster, wait_until
+from gantry_testing.client.sending import send as fake_send
+from gantry_testing.client.sending import send_reply
+from gantry_testing.local import running_broker
+from gantry_testing.ports import free_broker_port, free_port
+from gantry_testing.slowness import patience
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
 from gantry_wire.message import FLAG_COMPRESSED

@@ -6,7 +6,7 @@ import pytest
 
 from gantry_client import Admin, ClientSettings, Message, NoRoute, Producer, PullConsumer, Unavailable
 from gantry_client.routes import build_route
-from gantry_client.testing import FakeCluster, wait_until
+from gantry_testing.client import FakeCluster, wait_until
 from gantry_wire.codes import RequestCode
 from gantry_wire.commands.nameserver import BrokerData, QueueData, TopicRoute
 

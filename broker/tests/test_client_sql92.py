@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from crash.processes import HOST, ServerProcess, broker, name_server
 
-from gantry_broker.testing.ports import free_port
 from gantry_client import (
     Admin,
     BrokerRefused,
@@ -25,7 +24,8 @@ from gantry_client import (
     StartFrom,
 )
 from gantry_client.subscriptions import make_subscription
-from gantry_client.testing import wait_until
+from gantry_testing.client import wait_until
+from gantry_testing.ports import free_port
 
 SMALL = {"mappedFileSizeCommitLog": str(16 * 1024 * 1024), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST)

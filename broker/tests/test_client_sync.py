@@ -8,7 +8,7 @@ import pytest
 
 from gantry_client import ClientClosed, ConsumerSettings, FetchStatus, InvalidMessage, Message, StartFrom
 from gantry_client.sync import Admin, PollConsumer, Producer, PullConsumer
-from gantry_client.testing import FakeCluster, ThreadedCluster
+from gantry_testing.client import FakeCluster, ThreadedCluster
 from gantry_wire.codes import RequestCode
 
 

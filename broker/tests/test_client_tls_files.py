@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from gantry_broker.testing.certificates import Party
 from gantry_client import Admin, ClientSettings, ClientTlsSettings, Unavailable
 from gantry_remoting import CommandService, Connection, Listener, ListenerSettings, TlsSettings
+from gantry_testing.certificates import Party
 from gantry_wire import Command
 from gantry_wire.commands.admin import TopicListing
 from gantry_wire.commands.documents import write_document

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from crash.processes import HOST, ServerProcess, broker, name_server
 
-from gantry_broker.testing.ports import free_broker_port, free_port
 from gantry_client import (
     Admin,
     BrokerRefused,
@@ -23,7 +22,8 @@ from gantry_client import (
     StartFrom,
     TransactionProducer,
 )
-from gantry_client.testing import wait_until
+from gantry_testing.client import wait_until
+from gantry_testing.ports import free_broker_port, free_port
 
 SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
 SMALL = {"mappedFileSizeCommitLog": str(16 << 20), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}

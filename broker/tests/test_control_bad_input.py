@@ -14,8 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantry_broker.control.server import ControlServer
-from gantry_broker.testing.fake_group import FakeGroup, FakeMember
-from gantry_broker.testing.slowness import patience
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import (
     LINE_BYTES_MAX,
@@ -39,6 +37,8 @@ from gantry_status.orders import (
     decode_order,
     encode,
 )
+from gantry_testing.fake_group import FakeGroup, FakeMember
+from gantry_testing.slowness import patience
 
 EPOCHS = st.integers(1, (1 << 62) - 1)
 NUMBERS = st.integers(0, (1 << 31) - 1)

@@ -15,7 +15,6 @@ import uvloop
 
 from gantry_broker.control.server import CONNECTIONS_MAX, ControlServer
 from gantry_broker.errors import StoreFailed
-from gantry_broker.testing.fake_group import FakeGroup, FakeMember
 from gantry_status.order_client import OrderClient, order_once
 from gantry_status.orders import (
     AskPromise,
@@ -33,6 +32,7 @@ from gantry_status.orders import (
     OrderUnanswered,
     Promote,
 )
+from gantry_testing.fake_group import FakeGroup, FakeMember
 
 
 @pytest.fixture

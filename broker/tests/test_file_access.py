@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from local_group_kit import FREE_PORTS, Group, gantry
 
-from gantry_broker.testing.local import local_conf
 from gantry_remoting.file_access import FileAccess, limit_existing_files
+from gantry_testing.local import local_conf
 
 ROOT = Path(__file__).parents[2]
 OTHERS = 0o007
@@ -150,7 +150,6 @@ def test_no_file_is_made_for_everybody_by_its_own_mode() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sources
-        if "testing" not in path.parts
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and name_of(node) in ("open", "chmod", "mkdir", "makedirs", "fchmod")
         for mode in [*node.args, *(keyword.value for keyword in node.keywords)]

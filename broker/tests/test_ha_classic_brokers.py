@@ -18,10 +18,10 @@ from gantry_broker.ha.classic.tables import ClassicTables
 from gantry_broker.ha.frames import Table
 from gantry_broker.server.role_status import status_of
 from gantry_broker.settings import SettingsError, broker_settings
-from gantry_broker.testing.local import GROUP, TOPIC, dialogue, expire, running_broker, wait_until
-from gantry_broker.testing.ports import free_ports
 from gantry_remoting import CommandService, Connection, Listener, ListenerSettings
 from gantry_status.orders import HaRole
+from gantry_testing.local import GROUP, TOPIC, dialogue, expire, running_broker, wait_until
+from gantry_testing.ports import free_ports
 from gantry_wire import Command, RequestCode, fastjson
 
 SIZE = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": str(1 << 16)}

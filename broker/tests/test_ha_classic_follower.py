@@ -11,12 +11,12 @@ import pytest
 from gantry_broker.ha.classic import follower as follower_module
 from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
 from gantry_broker.ha.slave_store import SlaveStore
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.java_master import FILE_BYTES, JavaMaster
-from gantry_broker.testing.local import on_both_loops, wait_until
-from gantry_broker.testing.ports import free_ports
-from gantry_broker.testing.store_world import TINY, StoreWorld
 from gantry_remoting import CommandService, Listener, ListenerSettings
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.java_master import FILE_BYTES, JavaMaster
+from gantry_testing.local import on_both_loops, wait_until
+from gantry_testing.ports import free_ports
+from gantry_testing.store_world import TINY, StoreWorld
 from gantry_wire import Command, RequestCode, fastjson
 
 

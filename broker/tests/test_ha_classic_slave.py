@@ -21,9 +21,9 @@ from gantry_broker.ha.slave_store import SlaveStore
 from gantry_broker.store.copying import CopyRefused
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.settings import PoolSettings
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.java_master import FILE_BYTES, JavaMaster
-from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.java_master import FILE_BYTES, JavaMaster
+from gantry_testing.store_world import TINY, StoreWorld
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
 
 POOL = PoolSettings(is_enabled=True, buffers_count=4, path="/buffers")

@@ -19,10 +19,10 @@ from gantry_broker.ha.slave_session import SlaveFacts
 from gantry_broker.ha.slave_store import SlaveStore
 from gantry_broker.ha.store_log import StoreLog
 from gantry_broker.store.log_guard import DamageState
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.local import wait_until
-from gantry_broker.testing.store_world import TINY, StoreWorld
-from gantry_broker.testing.verifying import log_byte, place
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.local import wait_until
+from gantry_testing.store_world import TINY, StoreWorld
+from gantry_testing.verifying import log_byte, place
 
 COUNT = 200
 DAMAGED = 57

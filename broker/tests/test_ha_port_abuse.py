@@ -22,9 +22,9 @@ from gantry_broker.ha.frames import (
 from gantry_broker.ha.master_session import MasterFacts, MasterSession, Phase
 from gantry_broker.ha.server import STREAMS_MAX, UNREAD_BYTES_MAX, MasterStream, ReplicationServer
 from gantry_broker.ha.store_log import StoreLog
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.local import RawPeer, wait_until
-from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.local import RawPeer, wait_until
+from gantry_testing.store_world import TINY, StoreWorld
 
 
 def head(kind: int, size: int) -> bytes:

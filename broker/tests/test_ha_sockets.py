@@ -17,9 +17,9 @@ from gantry_broker.ha.server import ReplicationServer
 from gantry_broker.ha.slave_session import SlaveFacts
 from gantry_broker.ha.slave_store import SlaveStore
 from gantry_broker.ha.store_log import StoreLog
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.local import wait_until
-from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.local import wait_until
+from gantry_testing.store_world import TINY, StoreWorld
 
 
 def make_world(number: int) -> StoreWorld:

@@ -23,8 +23,8 @@ from gantry_broker.ha.store_log import StoreLog
 from gantry_broker.store.copying import CopyRefused
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.settings import PoolSettings
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import TINY, StoreWorld
 
 POOL = PoolSettings(is_enabled=True, buffers_count=4, path="/buffers")
 SECRET = b"a shared secret"

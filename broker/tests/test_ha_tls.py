@@ -14,10 +14,10 @@ import trustme
 from gantry_broker.app import Broker
 from gantry_broker.ha import tls_port
 from gantry_broker.ha.server import HANDSHAKE_S
-from gantry_broker.testing.certificates import Party, other_serial, served_serial
-from gantry_broker.testing.local import RawPeer, dialogue, on_both_loops, running_broker, wait_until
 from gantry_remoting import PeerContexts
 from gantry_remoting.tls_contexts import client_context
+from gantry_testing.certificates import Party, other_serial, served_serial
+from gantry_testing.local import RawPeer, dialogue, on_both_loops, running_broker, wait_until
 
 LOOK_S = 0.01
 PATIENCE_S = HANDSHAKE_S / 2

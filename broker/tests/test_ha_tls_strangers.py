@@ -9,8 +9,8 @@ import pytest
 import trustme
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.certificates import Party
-from gantry_broker.testing.local import dialogue, running_broker, wait_until
+from gantry_testing.certificates import Party
+from gantry_testing.local import dialogue, running_broker, wait_until
 
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
 FLUSHED_SOON = {"flushCommitLogThoroughInterval": "100"}

@@ -19,8 +19,8 @@ from gantry_broker.settings import broker_settings
 from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.write_pool import NO_POOL, PoolStatus
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.local import dialogue, local_conf, wait_until
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.local import dialogue, local_conf, wait_until
 
 KNOWN: Final = WholeRecord(is_whole=True, machine="a", is_crash_safe=True, buffers=3)
 ANONYMOUS: Final = PoolStatus("anonymous", 3, 3, False)

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from local_group_kit import FREE_PORTS, manifest
 
-from gantry_broker.testing.programs import write_program
+from gantry_testing.programs import write_program
 
 ROOT = Path(__file__).resolve().parents[2]
 LENGTH = 120
-SOURCES = ("broker/src", "operator/src", "pipelines/src")
+SOURCES = ("broker/src", "broker/testkit", "operator/src", "pipelines/src")
 
 
 def deep(folder: Path) -> Path:

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from gantry_broker.testing.small_clone import small_clone, write_script
+from gantry_testing.small_clone import small_clone, write_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,7 +26,7 @@ def script() -> ModuleType:
 
 SEAL, BALLOT = "broker/tests/test_wire_seal.py", "operator/tests/test_spec_ballot.py"
 SECOND_RUN = "broker/tests/test_house_second_run.py"
-WORLD = "broker/src/gantry_broker/testing/store_world.py"
+WORLD = "broker/testkit/gantry_testing/store_world.py"
 
 
 @pytest.mark.parametrize(

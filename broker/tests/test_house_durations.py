@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from gantry_broker.testing import slowness
-from gantry_broker.testing.durations_plugin import area_of
+from gantry_testing import slowness
+from gantry_testing.durations_plugin import area_of
 
 pytest_plugins = ["pytester"]
 
 NAMES = ("requirements", "parts", "durations")
-PLUGINS = [word for name in NAMES for word in ("-p", f"gantry_broker.testing.{name}_plugin")]
+PLUGINS = [word for name in NAMES for word in ("-p", f"gantry_testing.{name}_plugin")]
 
 
 @pytest.fixture(autouse=True)

@@ -64,7 +64,7 @@ def test_the_image_is_safe_by_default(in_container: InContainer) -> None:
 def test_an_archive_says_what_it_was_made_of(in_container: InContainer) -> None:
     """And none is made of an image that is older than its sources."""
     archive = ROOT / ".image" / "tested.tar"
-    probe = ROOT / "broker/src/gantry_cli/made_by_a_test.py"
+    probe = ROOT / "operator/src/gantry_cli/made_by_a_test.py"
     made_of = archive.with_name("tested.tar.sources")
     try:
         run("scripts/image-archive", str(archive))

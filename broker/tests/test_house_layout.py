@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP_FOLDERS = ("operator", "broker", "pipelines", "e2e", "bench", "scripts")
-SOURCE_FOLDERS = ("broker/src", "operator/src", "pipelines/src")
+SOURCE_FOLDERS = ("broker/src", "broker/testkit", "operator/src", "pipelines/src")
 
 
 def python_files(root: Path) -> Iterator[Path]:

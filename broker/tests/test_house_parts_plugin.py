@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gantry_broker.testing.parts_plugin import EXAMPLES, EXAMPLES_VERIFY, PARTS
+from gantry_testing.parts_plugin import EXAMPLES, EXAMPLES_VERIFY, PARTS
 
 pytest_plugins = ["pytester"]
 
-PLUGINS = [f"gantry_broker.testing.{name}_plugin" for name in ("requirements", "parts")]
+PLUGINS = [f"gantry_testing.{name}_plugin" for name in ("requirements", "parts")]
 SOURCE = """
     import pytest
 

@@ -6,11 +6,11 @@ from typing import Final
 
 import pytest
 
-from gantry_broker.testing import ports
+from gantry_testing import ports
 
 CHOOSE: Final = """
 import random
-from gantry_broker.testing import ports
+from gantry_testing import ports
 ports._RANDOM = random.Random(1)
 print(*(ports.free_broker_port() for _ in range(20)), flush=True)
 input()

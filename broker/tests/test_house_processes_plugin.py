@@ -14,7 +14,7 @@ pytest_plugins = ["pytester"]
 LINK_UID = f"link-{os.getpid()}"
 """In place of a user's number, in the name of a directory."""
 
-PLUGINS = ["-p", "xdist.plugin", "-p", "gantry_broker.testing.processes_plugin"]
+PLUGINS = ["-p", "xdist.plugin", "-p", "gantry_testing.processes_plugin"]
 FILES = {f"test_{name}": "".join(f"def test_{number}():\n    pass\n\n" for number in range(8)) for name in "abc"}
 
 

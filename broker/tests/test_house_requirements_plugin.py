@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing import requirements_plugin
-from gantry_broker.testing.requirements_plugin import NEEDS, Need, parse_promises
+from gantry_testing import requirements_plugin
+from gantry_testing.requirements_plugin import NEEDS, Need, parse_promises
 
 pytest_plugins = ["pytester"]
 
@@ -50,9 +50,7 @@ def run_inside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Ru
         monkeypatch.setenv("GANTRY_REQUIRE", promised)
         monkeypatch.setattr(requirements_plugin, "NEEDS", answer("go", missing))
         pytester.makepyfile(source)
-        return pytester.runpytest_inprocess(
-            "-p", "gantry_broker.testing.requirements_plugin", "--strict-markers", *arguments
-        )
+        return pytester.runpytest_inprocess("-p", "gantry_testing.requirements_plugin", "--strict-markers", *arguments)
 
     return run
 
@@ -211,7 +209,7 @@ def test_tests_of_several_processes_are_counted_together(
     monkeypatch.setenv(NO_OTHERS, "1")
     source = "import pytest\n\n@pytest.mark.skip('far')\ndef test_far():\n    pass\n\ndef test_near():\n    assert {}\n"
     pytester.makepyfile(test_one=source.format(True), test_two=source.format(True))
-    names = ("xdist.plugin", "gantry_broker.testing.requirements_plugin", "gantry_broker.testing.processes_plugin")
+    names = ("xdist.plugin", "gantry_testing.requirements_plugin", "gantry_testing.processes_plugin")
     plugin = [part for name in names for part in ("-p", name)]
 
     whole = pytester.runpytest_subprocess(*plugin, "-n", "2")

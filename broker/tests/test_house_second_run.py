@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.small_clone import small_clone
+from gantry_testing.small_clone import small_clone
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ("requirements", "parts", "processes", "durations")
@@ -58,7 +58,7 @@ def test_seeds_that_fail_once(seed):
 @pytest.fixture
 def clone(tmp_path: Path) -> Iterator[Path]:
     """A small clone: the scripts, our Python packages, and an empty folder of tests that loads our plugins."""
-    words = " ".join(f"-p gantry_broker.testing.{name}_plugin" for name in PLUGINS)
+    words = " ".join(f"-p gantry_testing.{name}_plugin" for name in PLUGINS)
     with small_clone(ROOT, tmp_path / "a clone é", "run_tests", "second_run.py") as place:
         (place / "pytest.ini").write_text(f"[pytest]\naddopts = -p no:schemathesis {words}\n")
         yield place

@@ -10,8 +10,8 @@ import pytest
 from gantry_broker.store.consume_queue import UNIT
 from gantry_broker.store.index_file import ENTRY, SLOT
 from gantry_broker.store.inspect.findings import Harm, Kind, Message
-from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
-from gantry_broker.testing.verifying import QUEUE, filled, flush, kinds, only, verify
+from gantry_testing.store_world import TINY, StoreWorld, make_world
+from gantry_testing.verifying import QUEUE, filled, flush, kinds, only, verify
 
 SLOTS = TINY.max_hash_slot_num
 ENTRIES_START = 40 + SLOTS * SLOT.size

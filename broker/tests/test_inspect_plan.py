@@ -14,9 +14,9 @@ from gantry_broker.store.inspect.repair_plan import RepairPlan
 from gantry_broker.store.loss import LossCause
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import PoolSettings, StoreSettings
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.reading_twin import ReadingTwin
-from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.store_world import TINY, StoreWorld
 
 FILE = TINY.mapped_file_size_commit_log
 Damage = Callable[[StoreWorld], None]

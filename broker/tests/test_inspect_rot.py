@@ -11,9 +11,9 @@ import pytest
 
 from gantry_broker.store.inspect.findings import Harm, Kind
 from gantry_broker.store.inspect.verify import Verifier
-from gantry_broker.testing.reading_twin import ReadingTwin
-from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
-from gantry_broker.testing.verifying import ALL, LOG, filled, flush, kinds, log_byte, only, place, verify
+from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.store_world import TINY, StoreWorld, make_world
+from gantry_testing.verifying import ALL, LOG, filled, flush, kinds, log_byte, only, place, verify
 from gantry_wire.message import decode_record, encode_record
 from gantry_wire.seal import SEAL_BYTES
 

@@ -11,10 +11,10 @@ from gantry_broker.ports.reading import LockHolder
 from gantry_broker.store.consume_queue import UNIT
 from gantry_broker.store.inspect.findings import Harm, Kind
 from gantry_broker.store.inspect.verify import Verifier, VerifyOrder
-from gantry_broker.testing.head import remove_before
-from gantry_broker.testing.reading_twin import ReadingTwin
-from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
-from gantry_broker.testing.verifying import ALL, LOG, filled, flush, kinds, log_byte, only, place, verify
+from gantry_testing.head import remove_before
+from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.store_world import TINY, StoreWorld, make_world
+from gantry_testing.verifying import ALL, LOG, filled, flush, kinds, log_byte, only, place, verify
 
 
 @pytest.fixture(params=["real", "faulty"])

@@ -8,8 +8,6 @@ import socket
 import pytest
 
 from gantry_broker.settings import SettingsError, broker_settings
-from gantry_broker.testing.local import on_both_loops, wait_until
-from gantry_broker.testing.ports import free_port
 from gantry_remoting import (
     Channel,
     CommandService,
@@ -21,6 +19,8 @@ from gantry_remoting import (
     peer_address,
     split_address,
 )
+from gantry_testing.local import on_both_loops, wait_until
+from gantry_testing.ports import free_port
 from gantry_wire import Command
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
-from gantry_broker.testing.ports import free_port, free_ports
 from gantry_client import (
     Admin,
     ConsumerSettings,
@@ -23,9 +21,11 @@ from gantry_client import (
     ReceivedMessage,
     StartFrom,
 )
-from gantry_client.testing import wait_until as wait_for
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
+from gantry_testing.client import wait_until as wait_for
+from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
+from gantry_testing.ports import free_port, free_ports
 from gantry_wire import RequestCode
 from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, StoredMessage, decode_host
 

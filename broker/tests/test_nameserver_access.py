@@ -10,11 +10,11 @@ import pytest
 
 from gantry_access import Credentials, OwnAccount, SignatureKind, signer
 from gantry_broker.app import Broker
-from gantry_broker.testing.accounts import ACCOUNTS, ADMIN, BILLING, ORDERS, guarded_broker, write_accounts
-from gantry_broker.testing.local import wait_until
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings, SettingsError, with_entries
 from gantry_remoting import Channel
+from gantry_testing.accounts import ACCOUNTS, ADMIN, BILLING, ORDERS, guarded_broker, write_accounts
+from gantry_testing.local import wait_until
 from gantry_wire import Command, RequestCode, ResponseCode
 
 DENIED = ResponseCode.NO_PERMISSION

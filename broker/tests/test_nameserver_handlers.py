@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.slowness import patience
 from gantry_nameserver.handlers import Handlers
 from gantry_nameserver.kv import KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings
@@ -17,6 +16,7 @@ from gantry_nameserver.routes import RouteTable
 from gantry_nameserver.server import DirectoryInUse, NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting.client import Channel
+from gantry_testing.slowness import patience
 from gantry_wire.codes import ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.fastjson import loads

@@ -11,11 +11,11 @@ import trustme
 from gantry_broker.app import Broker
 from gantry_broker.settings import SettingsError as BrokerSettingsError
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.certificates import Party, other_serial, served_serial
-from gantry_broker.testing.local import running_broker, wait_until
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings, SettingsError, with_entries
 from gantry_remoting import TlsMode
+from gantry_testing.certificates import Party, other_serial, served_serial
+from gantry_testing.local import running_broker, wait_until
 
 
 def entries(party: Party, mode: str = "enforcing", *, needs_client: bool = False) -> dict[str, str]:

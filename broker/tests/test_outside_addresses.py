@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from gantry_broker.registry.outside import OutsideAddresses, parse_addresses
-from gantry_broker.testing.local import running_broker, wait_until
-from gantry_broker.testing.ports import free_ports
 from gantry_client import Message, Producer
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting import Channel
+from gantry_testing.local import running_broker, wait_until
+from gantry_testing.ports import free_ports
 from gantry_wire import Command, RequestCode
 from gantry_wire.fastjson import loads
 

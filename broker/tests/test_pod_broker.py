@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.ports import free_ports
 from gantry_status import PageReader, Phase, StatusPageError
+from gantry_testing.ports import free_ports
 
 COLD = """
 brokerClusterName=orders

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.ports import free_ports
+from gantry_testing.ports import free_ports
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 RUNNER = """

@@ -10,7 +10,7 @@ import pytest
 
 from gantry_broker.ports import Disk, RealDisk, write_fully
 from gantry_broker.ports import real_disk as real_disk_module
-from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_testing.faulty_disk import FaultyDisk
 
 
 @pytest.fixture(params=["real", "faulty"])

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from gantry_broker.ports import Net, SystemClock, SystemNet
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.faulty_net import FaultyNet
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.faulty_net import FaultyNet
 
 
 class Ear(asyncio.Protocol):

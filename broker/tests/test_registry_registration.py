@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gantry_broker.testing.local import TOPIC, dialogue, running_broker, wait_until
-from gantry_broker.testing.ports import free_ports
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings
+from gantry_testing.local import TOPIC, dialogue, running_broker, wait_until
+from gantry_testing.ports import free_ports
 from gantry_wire import Command
 from gantry_wire.commands.nameserver import QueueData
 from gantry_wire.fastjson import loads

@@ -14,8 +14,6 @@ import pytest
 
 from gantry_access import SignatureKind, signer
 from gantry_broker.settings import SettingsError, broker_settings
-from gantry_broker.testing.accounts import ADMIN, BILLING, guarded_broker
-from gantry_broker.testing.local import RawPeer, frame_head, on_both_loops, running_broker, send_ext, wait_until
 from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_nameserver.settings import SettingsError as NameServerSettingsError
 from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings
@@ -23,6 +21,8 @@ from gantry_remoting.budgets import ByteBudget, Holding, ReplyTurns
 from gantry_remoting.closings import CloseReason, Closings
 from gantry_remoting.frame_parts import FrameParts
 from gantry_remoting.tls_layer import TlsLayer
+from gantry_testing.accounts import ADMIN, BILLING, guarded_broker
+from gantry_testing.local import RawPeer, frame_head, on_both_loops, running_broker, send_ext, wait_until
 from gantry_wire import Command, RequestCode, decode_command
 from gantry_wire.fastjson import loads
 from gantry_wire.limits import WireLimits

@@ -12,9 +12,9 @@ import pytest
 
 from gantry_broker.ha.server import MasterStream
 from gantry_broker.server.pull_hold import HeldPull, PullHold
-from gantry_broker.testing.local import RawPeer, on_both_loops, wait_until
 from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings
 from gantry_remoting.closings import CloseReason, LimitedLog
+from gantry_testing.local import RawPeer, on_both_loops, wait_until
 from gantry_wire import Command
 from gantry_wire.commands.pull import PullMessage
 

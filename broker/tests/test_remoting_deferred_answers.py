@@ -10,7 +10,6 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.server.handlers import reply as reply_module
-from gantry_broker.testing.local import RawPeer, dialogue, on_both_loops, running_broker, send_ext, wait_until
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_remoting import Connection, Listener, ListenerSettings
@@ -18,6 +17,7 @@ from gantry_remoting.closings import CloseReason
 from gantry_remoting.connection import ReadPause
 from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_remoting.server import CommandService
+from gantry_testing.local import RawPeer, dialogue, on_both_loops, running_broker, send_ext, wait_until
 from gantry_wire import Command, RequestCode, decode_command
 
 DEFERRED, AT_ONCE = 901, 902

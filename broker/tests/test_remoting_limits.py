@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from gantry_broker.testing.local import RawPeer, frame_head, on_both_loops, wait_until
-from gantry_broker.testing.slowness import patience
 from gantry_remoting import (
     CannotConnect,
     Channel,
@@ -24,6 +22,8 @@ from gantry_remoting import (
 )
 from gantry_remoting.closings import CloseReason
 from gantry_remoting.connection import CLOSE_TIMEOUT_S, PASS_REPLY_BYTES_MAX
+from gantry_testing.local import RawPeer, frame_head, on_both_loops, wait_until
+from gantry_testing.slowness import patience
 from gantry_wire import Command, decode_command
 from gantry_wire.limits import WireLimits
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import trustme
 
-from gantry_broker.testing.local import RawPeer, dialogue, on_both_loops, running_broker, send_ext, wait_until
 from gantry_remoting import (
     CannotConnect,
     Channel,
@@ -23,6 +22,7 @@ from gantry_remoting import (
     TlsSettings,
 )
 from gantry_remoting.tls_layer import TlsLayer
+from gantry_testing.local import RawPeer, dialogue, on_both_loops, running_broker, send_ext, wait_until
 from gantry_wire import Command
 
 MIB = 1024 * 1024

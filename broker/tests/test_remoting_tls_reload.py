@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import trustme
 
-from gantry_broker.testing.certificates import Party, chain_of, other_serial, served_serial
-from gantry_broker.testing.local import RawPeer, on_both_loops, wait_until
 from gantry_remoting import (
     CannotConnect,
     Channel,
@@ -25,6 +23,8 @@ from gantry_remoting import (
     TlsSettings,
 )
 from gantry_remoting.tls_contexts import client_context, server_context
+from gantry_testing.certificates import Party, chain_of, other_serial, served_serial
+from gantry_testing.local import RawPeer, on_both_loops, wait_until
 from gantry_wire import Command
 
 LOOK_S = 0.01

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from gantry_broker.testing.local import RawPeer, on_both_loops, wait_until
 from gantry_remoting import Connection, Listener, ListenerSettings
 from gantry_remoting.turns import SHORT_READS_STEP, ReadTurns
+from gantry_testing.local import RawPeer, on_both_loops, wait_until
 from gantry_wire import Command, decode_command
 
 UNBOUNDED = 1 << 40

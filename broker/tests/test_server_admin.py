@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.local import (
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import (
     GROUP,
     TOPIC,
     UNIQUE_ID,

@@ -13,11 +13,11 @@ from gantry_broker.logs import set_up_logs
 from gantry_broker.server import service
 from gantry_broker.server.audit import AUDITED, EVERY_DAY
 from gantry_broker.server.gate import CHANGES
-from gantry_broker.testing.fake_group import FakeGroup
-from gantry_broker.testing.local import dialogue, running_broker, wait_until
 from gantry_remoting.audit import FIELDS, LOGGER, subject
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, Fence, Lease
+from gantry_testing.fake_group import FakeGroup
+from gantry_testing.local import dialogue, running_broker, wait_until
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.fastjson import dumps
 

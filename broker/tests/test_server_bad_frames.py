@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.local import (
+from gantry_testing.local import (
     TOPIC,
     Dialogue,
     RawPeer,
     frame_head,
     send_ext,
 )
-from gantry_broker.testing.refusals import Place, strict_place
+from gantry_testing.refusals import Place, strict_place
 from gantry_wire import Command, RequestCode
 
 

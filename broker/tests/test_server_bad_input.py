@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.local import (
+from gantry_testing.local import (
     GROUP,
     TOPIC,
     UNIQUE_ID,
@@ -17,7 +17,7 @@ from gantry_broker.testing.local import (
     running_broker,
     send_ext,
 )
-from gantry_broker.testing.refusals import Place, refused, strict_place
+from gantry_testing.refusals import Place, refused, strict_place
 from gantry_wire import Command
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.frame import Serialization

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.local import (
+from gantry_testing.local import (
     GROUP,
     TOPIC,
     pull_ext,
     send_ext,
 )
-from gantry_broker.testing.refusals import Place, refused, strict_place
+from gantry_testing.refusals import Place, refused, strict_place
 from gantry_wire import RequestCode
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.fastjson import dumps

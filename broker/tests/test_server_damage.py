@@ -10,9 +10,9 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.server.role_status import status_of
-from gantry_broker.testing.local import GROUP, TOPIC, dialogue, running_broker, wait_until
 from gantry_cli.rates import read_facts
 from gantry_status import LogRange
+from gantry_testing.local import GROUP, TOPIC, dialogue, running_broker, wait_until
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.fastjson import loads
 from gantry_wire.message import decode_records

@@ -13,8 +13,8 @@ from gantry_broker.server import delay
 from gantry_broker.server.core import BrokerCore
 from gantry_broker.server.delay_progress import STEPS_MAX, WAITING_MAX, DelayProgress
 from gantry_broker.server.offsets import DelayOffsetDocument
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.local import TOPIC, UNIQUE_ID, dialogue, properties_text, running_broker, wait_until
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import TOPIC, UNIQUE_ID, dialogue, properties_text, running_broker, wait_until
 from gantry_wire.message import StoredMessage
 
 LEVEL = 3

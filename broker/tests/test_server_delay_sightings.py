@@ -10,8 +10,8 @@ from gantry_broker.errors import ConfigCorrupt, StoreFull
 from gantry_broker.server import delay
 from gantry_broker.server.delay_drafts import due_drafts
 from gantry_broker.server.delay_sightings import SIGHTINGS, Sightings
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.local import (
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import (
     TOPIC,
     UNIQUE_ID,
     Dialogue,

@@ -9,9 +9,9 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.errors import StoreFailed
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.local import Dialogue, dialogue, local_conf, wait_until
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.local import Dialogue, dialogue, local_conf, wait_until
 
 LOG_FILE_BYTES = 8 * 1024 * 1024
 

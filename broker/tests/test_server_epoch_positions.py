@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
+from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.message import decode_records
 

@@ -17,7 +17,8 @@ import uvloop
 
 from gantry_broker.server.flow_control import BURST_WAITS, STALL_MS, CoreWait, FlowControl
 from gantry_broker.server.refusals import Refusal
-from gantry_broker.testing.local import (
+from gantry_status import RefusalReason
+from gantry_testing.local import (
     TOPIC,
     UNIQUE_ID,
     RawPeer,
@@ -27,7 +28,6 @@ from gantry_broker.testing.local import (
     send_ext,
     wait_until,
 )
-from gantry_status import RefusalReason
 from gantry_wire import Command, ResponseCode, decode_command
 from gantry_wire.frame import Frame, FrameReader, Serialization
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
+from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
 from gantry_wire import RequestCode
 
 

@@ -11,7 +11,7 @@ from gantry_broker.app import Broker
 from gantry_broker.server import group_secret
 from gantry_broker.server.group_secret import GroupSecret
 from gantry_broker.server.replication import Replication
-from gantry_broker.testing.local import dialogue, running_broker, wait_until
+from gantry_testing.local import dialogue, running_broker, wait_until
 
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gantry_broker.testing.local import dialogue, running_broker
+from gantry_testing.local import dialogue, running_broker
 from gantry_wire import RequestCode
 from gantry_wire.fastjson import dumps
 

@@ -10,7 +10,7 @@ from test_server_roles import MOVED, group
 from gantry_broker.app import Broker
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.server.stream_speeds import StreamSpeeds
-from gantry_broker.testing.local import dialogue, running_broker, wait_until
+from gantry_testing.local import dialogue, running_broker, wait_until
 
 
 async def test_a_master_tells_of_its_slaves_and_a_slave_of_its_master(tmp_path: Path) -> None:

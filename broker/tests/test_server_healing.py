@@ -14,7 +14,7 @@ from test_server_transactions import COMMIT, bodies, end, prepare, questions
 from gantry_broker.app import Broker
 from gantry_broker.server.delay import DelayService
 from gantry_broker.server.replication import Replication
-from gantry_broker.testing.local import TOPIC, dialogue, properties_text, running_broker, wait_until
+from gantry_testing.local import TOPIC, dialogue, properties_text, running_broker, wait_until
 from gantry_wire import RequestCode, ResponseCode, names
 
 UNIQUE = "A" * 32

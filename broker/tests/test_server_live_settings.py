@@ -12,7 +12,7 @@ from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server import live_settings
 from gantry_broker.server.live_settings import CHANGEABLE
 from gantry_broker.settings import BrokerSettings, broker_settings
-from gantry_broker.testing.local import Dialogue, dialogue, local_conf, running_broker, tree
+from gantry_testing.local import Dialogue, dialogue, local_conf, running_broker, tree
 from gantry_wire import Command, RequestCode, ResponseCode
 
 SAMPLES = {

@@ -8,8 +8,8 @@ import pytest
 
 from gantry_broker.server.queue_locks import LOCK_LEASE_MS, QueueLocks
 from gantry_broker.server.replication import Replication
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
 from gantry_wire import Command
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.fastjson import dumps, loads

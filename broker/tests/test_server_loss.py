@@ -16,10 +16,10 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.local import Dialogue, dialogue, local_conf, wait_until
 from gantry_cli.rates import read_facts
 from gantry_status import LogRange
 from gantry_status.orders import HaRole, OrderRefused
+from gantry_testing.local import Dialogue, dialogue, local_conf, wait_until
 from gantry_wire import RequestCode
 
 SOURCE = str(Path(__file__).resolve().parents[1] / "src")

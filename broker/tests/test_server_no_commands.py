@@ -16,7 +16,7 @@ CALLS = frozenset(
 )  # fmt: skip
 EXCEPTED = frozenset(
     {
-        "gantry_broker/testing",  # no part of a server
+        "gantry_testing",  # no part of a server
     }
 )
 

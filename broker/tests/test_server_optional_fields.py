@@ -20,11 +20,11 @@ import pytest
 from fuzz.pools import GROUPS, TOPICS, Places
 from fuzz.seeds import MAKERS
 
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.local import RawPeer, running_broker, send_ext
-from gantry_broker.testing.ports import free_port
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import RawPeer, running_broker, send_ext
+from gantry_testing.ports import free_port
 from gantry_wire import Command, RequestCode, decode_command
 from gantry_wire.commands import fields as wire_fields
 from gantry_wire.commands.pull import PULL_SUSPEND

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.local import SMALL_STORE
-from gantry_broker.testing.ports import free_broker_port
+from gantry_testing.local import SMALL_STORE
+from gantry_testing.ports import free_broker_port
 
 SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 READY = "broker listening on "

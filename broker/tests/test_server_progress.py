@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.fastjson import ObjectKey

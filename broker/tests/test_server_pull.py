@@ -9,7 +9,8 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.errors import StoreCorrupt
 from gantry_broker.server.topics import PERM_WRITE
-from gantry_broker.testing.local import (
+from gantry_remoting import ConnectionClosed
+from gantry_testing.local import (
     GROUP,
     TOPIC,
     UNIQUE_ID,
@@ -21,7 +22,6 @@ from gantry_broker.testing.local import (
     running_broker,
     wait_until,
 )
-from gantry_remoting import ConnectionClosed
 from gantry_wire import Command
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
 from gantry_wire.message import decode_records

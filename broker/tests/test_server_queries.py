@@ -7,8 +7,8 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.server.handlers import queries
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.local import TOPIC, UNIQUE_ID, Dialogue, dialogue, properties_text, running_broker
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import TOPIC, UNIQUE_ID, Dialogue, dialogue, properties_text, running_broker
 from gantry_wire import Command
 from gantry_wire.message import decode_records, parse_offset_message_id
 

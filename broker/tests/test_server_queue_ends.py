@@ -13,10 +13,10 @@ from gantry_broker.errors import StoreFull
 from gantry_broker.server.queue_ends import QueueEnds, QueueEndsDocument
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.message_store import QUEUE_OFFSET_MAX
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.local import GROUP, TOPIC, dialogue, expire
-from gantry_broker.testing.store_world import TINY, StoreWorld
-from gantry_broker.testing.verifying import kinds, verify
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.local import GROUP, TOPIC, dialogue, expire
+from gantry_testing.store_world import TINY, StoreWorld
+from gantry_testing.verifying import kinds, verify
 
 SMALL = {"mappedFileSizeCommitLog": "131072", "maxMessageSize": "16384"}
 IDLE, BUSY = 1, 0

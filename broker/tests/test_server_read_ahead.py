@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.local import dialogue, running_broker
+from gantry_testing.local import dialogue, running_broker
 from gantry_wire import RequestCode, ResponseCode
 
 SET = RequestCode.SET_COMMITLOG_READ_MODE

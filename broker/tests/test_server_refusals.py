@@ -8,9 +8,9 @@ import pytest
 from gantry_broker.errors import DiskTooSlow, LogReadOnly, MessageTooLarge, PoolExhausted, StoreFull
 from gantry_broker.server.refusals import EPISODE_GAP_S, Refusal, Refusals
 from gantry_broker.server.send_path import store_refusal
-from gantry_broker.testing.local import TOPIC, dialogue, running_broker
 from gantry_remoting.first_time import KEYS_MAX, LINES_PER_MINUTE_MAX, FirstTime
 from gantry_status import RefusalReason
+from gantry_testing.local import TOPIC, dialogue, running_broker
 from gantry_wire import Command, RequestCode, ResponseCode
 
 FULL = Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "the disk is full", RefusalReason.DISK_FULL)

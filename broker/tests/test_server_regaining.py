@@ -19,8 +19,8 @@ from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.regaining import Remembered, why_not_regained
 from gantry_broker.settings import broker_settings
 from gantry_broker.store.sealed_file import write_sealed
-from gantry_broker.testing.local import dialogue, local_conf, wait_until
 from gantry_status.orders import HaRole, OrderRefused
+from gantry_testing.local import dialogue, local_conf, wait_until
 
 EPOCH: Final = 3_000
 RIGHT: Final = Remembered(

@@ -5,7 +5,8 @@ from typing import cast
 
 import pytest
 
-from gantry_broker.testing.local import (
+from gantry_remoting import CommandService, Connection
+from gantry_testing.local import (
     GROUP,
     TOPIC,
     RawPeer,
@@ -15,7 +16,6 @@ from gantry_broker.testing.local import (
     send_ext,
     wait_until,
 )
-from gantry_remoting import CommandService, Connection
 from gantry_wire import Command, Frame, RequestCode, ResponseCode
 from gantry_wire.command import decode_command
 from gantry_wire.errors import RemoteProtocolError

@@ -10,7 +10,7 @@ from test_server_process import options, running
 
 from gantry_broker.app import Broker
 from gantry_broker.store import sliced_scan
-from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
+from gantry_testing.local import TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
 from gantry_wire import Command, RequestCode
 from gantry_wire.message import decode_records
 

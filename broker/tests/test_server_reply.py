@@ -9,7 +9,8 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.server.handlers import reply as reply_module
-from gantry_broker.testing.local import (
+from gantry_remoting import Channel
+from gantry_testing.local import (
     TOPIC,
     UNIQUE_ID,
     Dialogue,
@@ -19,7 +20,6 @@ from gantry_broker.testing.local import (
     send_ext,
     wait_until,
 )
-from gantry_remoting import Channel
 from gantry_wire import Command
 from gantry_wire.fastjson import dumps
 from gantry_wire.properties import parse_properties

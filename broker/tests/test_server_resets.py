@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION

@@ -13,9 +13,9 @@ from gantry_broker.app import Broker
 from gantry_broker.ports import DiskSpace
 from gantry_broker.server.retention import DiskStatus
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.local import GROUP, ROOMY, TOPIC, Dialogue, dialogue, local_conf, properties_text, wait_until
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.local import GROUP, ROOMY, TOPIC, Dialogue, dialogue, local_conf, properties_text, wait_until
 from gantry_wire import RequestCode
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.names import SCHEDULE_TOPIC, retry_topic

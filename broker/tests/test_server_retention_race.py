@@ -10,7 +10,7 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import DiskSpace, RealDisk
-from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, running_broker
+from gantry_testing.local import TOPIC, Dialogue, dialogue, running_broker
 from gantry_wire import Command, RequestCode
 from gantry_wire.message import decode_records
 

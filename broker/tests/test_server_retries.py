@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.local import (
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import (
     GROUP,
     TOPIC,
     UNIQUE_ID,

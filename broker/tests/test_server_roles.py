@@ -16,8 +16,8 @@ from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server import roles, sight
 from gantry_broker.server.role_status import compared_needed
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, expire, local_conf, properties_text, wait_until
 from gantry_status.orders import HaRole, OrderRefused
+from gantry_testing.local import TOPIC, Dialogue, dialogue, expire, local_conf, properties_text, wait_until
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.fastjson import loads
 

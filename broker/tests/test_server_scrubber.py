@@ -14,7 +14,7 @@ from gantry_broker.ports import RealDisk
 from gantry_broker.server.scrubber import READ_BYTES, Scrubber, ScrubProgress
 from gantry_broker.store.integrity import Integrity
 from gantry_broker.store.sealed_file import read_sealed
-from gantry_broker.testing.local import dialogue, running_broker, wait_until
+from gantry_testing.local import dialogue, running_broker, wait_until
 
 MESSAGES = 60
 SMALL_FILES = {"mappedFileSizeCommitLog": "262144", "maxMessageSize": "65536"}

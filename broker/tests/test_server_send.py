@@ -7,7 +7,7 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import LogReadOnly, StoreFull
-from gantry_broker.testing.local import (
+from gantry_testing.local import (
     TOPIC,
     UNIQUE_ID,
     Dialogue,

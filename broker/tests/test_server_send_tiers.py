@@ -21,10 +21,10 @@ from gantry_broker.server import send_routes
 from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.refusals import Refusal
 from gantry_broker.server.send_path import SEND_V2_PREFIX
-from gantry_broker.testing.accounts import ADMIN, ORDERS, guarded_broker, signed_dialogue
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.local import TOPIC, dialogue, properties_text, running_broker, send_ext
-from gantry_broker.testing.ports import free_ports
+from gantry_testing.accounts import ADMIN, ORDERS, guarded_broker, signed_dialogue
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import TOPIC, dialogue, properties_text, running_broker, send_ext
+from gantry_testing.ports import free_ports
 from gantry_wire import Command, ResponseCode
 from gantry_wire.frame import FRAME_HEAD, encode_frame
 from gantry_wire.header import Header, encode_binary_header

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import dialogue, running_broker
+from gantry_testing.local import dialogue, running_broker
 from gantry_wire import Command, RequestCode, ResponseCode
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.server.filter_budget import RECORD_WORDS, TURN_WORDS_MAX, UNITS_MAX, UNITS_MIN, FilterBudget
-from gantry_broker.testing.local import (
+from gantry_testing.local import (
     GROUP,
     TOPIC,
     UNIQUE_ID,

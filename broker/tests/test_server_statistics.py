@@ -13,8 +13,8 @@ from gantry_broker.server.daily_totals import DailyTotals, Totals
 from gantry_broker.server.put_times import BOUNDS_MS, PutTimes
 from gantry_broker.server.statistics import IDLE_MS_MAX, Snapshot, Statistics
 from gantry_broker.store.tallies import Tally
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
 from gantry_wire import RequestCode
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.message import decode_records, parse_offset_message_id

@@ -22,8 +22,6 @@ from gantry_broker.server.status import StatusPublisher
 from gantry_broker.server.status_thread import OpenPage, PageUnusable
 from gantry_broker.settings import broker_settings
 from gantry_broker.store import record_taker, recovery
-from gantry_broker.testing.local import dialogue, local_conf, running_broker, wait_until
-from gantry_broker.testing.ports import free_broker_port, free_port, free_ports
 from gantry_status import (
     Medium,
     Origin,
@@ -35,6 +33,8 @@ from gantry_status import (
     Role,
     Status,
 )
+from gantry_testing.local import dialogue, local_conf, running_broker, wait_until
+from gantry_testing.ports import free_broker_port, free_port, free_ports
 
 SMALL: Final = {"mappedFileSizeCommitLog": "1048576", "maxMessageSize": "262144"}
 

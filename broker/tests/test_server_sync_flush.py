@@ -13,9 +13,9 @@ from gantry_broker.app import Broker
 from gantry_broker.server.parked import ParkedReplies, Stage, with_code
 from gantry_broker.settings import broker_settings
 from gantry_broker.store.log_end import decode_log_end
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.local import dialogue, local_conf, properties_text, wait_until
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.local import dialogue, local_conf, properties_text, wait_until
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.batch import BatchEntry, encode_batch
 

@@ -9,9 +9,9 @@ import pytest
 import trustme
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.certificates import Party, other_serial, served_serial
-from gantry_broker.testing.local import running_broker, send_ext
 from gantry_remoting import Channel, RemotingError
+from gantry_testing.certificates import Party, other_serial, served_serial
+from gantry_testing.local import running_broker, send_ext
 from gantry_wire import Command, RequestCode
 from gantry_wire.fastjson import loads
 

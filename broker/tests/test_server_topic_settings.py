@@ -12,7 +12,7 @@ from test_outside_addresses import ask, name_server
 from test_server_roles import group
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
+from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
 from gantry_wire import RequestCode
 from gantry_wire.fastjson import dumps
 

@@ -19,7 +19,7 @@ from gantry_broker.store.checkpoint import decode_checkpoint, encode_checkpoint
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.identity import IdentityFile
 from gantry_broker.store.reader import ReadResult
-from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
+from gantry_testing.local import TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire import properties as keys
 from gantry_wire.commands.transactions import EndTransaction

@@ -10,7 +10,7 @@ from test_server_roles import copied, group
 from test_server_transactions import COMMIT, answer_ext, asking_broker, bodies, end, prepare, questions
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, running_broker, wait_until
+from gantry_testing.local import TOPIC, Dialogue, dialogue, running_broker, wait_until
 from gantry_wire import RequestCode, ResponseCode, names
 
 

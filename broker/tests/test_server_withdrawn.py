@@ -11,8 +11,8 @@ from test_outside_addresses import ask, name_server
 from test_server_roles import MOVED, SYNC, Group, follows, group
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import TOPIC, dialogue, properties_text, wait_until
 from gantry_status.orders import OrderRefused
+from gantry_testing.local import TOPIC, dialogue, properties_text, wait_until
 from gantry_wire import RequestCode, ResponseCode
 
 EPOCH: Final = 1 << 8

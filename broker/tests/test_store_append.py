@@ -10,7 +10,7 @@ import pytest
 
 from gantry_broker.errors import LogReadOnly, MessageTooLarge, StoreFull
 from gantry_broker.store.message_store import MessageStore
-from gantry_broker.testing.store_world import BORN_HOST, STORE_HOST, TINY, StoreWorld, make_world
+from gantry_testing.store_world import BORN_HOST, STORE_HOST, TINY, StoreWorld, make_world
 from gantry_wire.message import (
     BLANK_MAGIC,
     BLANK_RECORD,

@@ -10,9 +10,9 @@ import pytest
 from gantry_broker.errors import PoolExhausted, StoreFailed, StoreLocked, StoreUnusable
 from gantry_broker.store.committer import round_bytes
 from gantry_broker.store.settings import FlushSettings, PoolSettings
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.faulty_volume import FaultyVolume
-from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.faulty_volume import FaultyVolume
+from gantry_testing.store_world import TINY, StoreWorld
 
 POOL = dataclasses.replace(TINY, pool=PoolSettings(is_enabled=True, buffers_count=3, path="/pool"))
 

@@ -13,7 +13,7 @@ from gantry_broker.ports.disk import Disk
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.identity import encode_identity, new_identity
-from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_testing.faulty_disk import FaultyDisk
 
 
 @pytest.fixture(params=["real", "faulty"])

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantry_broker.store.confirm import Positions, confirmed_offset, promised_offset
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import StoreWorld
 
 LOCAL = {"wrote": 900, "committed": 700, "flushed": 500}
 

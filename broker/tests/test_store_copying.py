@@ -18,8 +18,8 @@ from gantry_broker.store.copying import CopyRefused, LogCopier
 from gantry_broker.store.point_writer import PointWriter
 from gantry_broker.store.queue_repair import QueueRepair
 from gantry_broker.store.settings import FlushSettings, PoolSettings
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import TINY, StoreWorld
 from gantry_wire.message import StoredMessage, encode_record
 
 POOL = PoolSettings(is_enabled=True, buffers_count=3, path="/buffers")

@@ -13,7 +13,7 @@ from gantry_broker.errors import LogFileDamaged, StoreMismatch
 from gantry_broker.ports import RealDisk
 from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.settings import StoreSettings
-from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+from gantry_testing.store_world import TINY, StoreWorld, make_world
 
 COUNT = 240
 

@@ -9,8 +9,8 @@ import pytest
 
 from gantry_broker.store import points
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import TINY, StoreWorld, make_world
 
 FIRST_FILE = "00000000000000000000"
 UNIT = 20

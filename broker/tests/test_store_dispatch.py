@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import StoreWorld, make_world
 
 
 @pytest.fixture(params=["real", "faulty"])

@@ -21,10 +21,10 @@ from gantry_broker.store.inspect.summary import inspect_store
 from gantry_broker.store.log_end import LogEndFile, decode_log_end
 from gantry_broker.store.loss import LossCause
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
-from gantry_broker.testing.head import remove_before as remove_head
-from gantry_broker.testing.reading_twin import ReadingTwin
-from gantry_broker.testing.store_world import StoreWorld, make_world
-from gantry_broker.testing.verifying import verify
+from gantry_testing.head import remove_before as remove_head
+from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.store_world import StoreWorld, make_world
+from gantry_testing.verifying import verify
 
 SIZE = 16 * 1024
 """Of a log file."""

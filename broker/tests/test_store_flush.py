@@ -13,7 +13,7 @@ from gantry_broker.errors import LogReadOnly, StoreFailed
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint, encode_checkpoint
 from gantry_broker.store.flusher import is_flush_due
 from gantry_broker.store.settings import FlushSettings
-from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+from gantry_testing.store_world import TINY, StoreWorld, make_world
 
 SETTINGS = FlushSettings()
 

@@ -15,8 +15,8 @@ import pytest
 from gantry_broker.errors import StoreError, StoreFull, StoreUnusable, describe_disk_error
 from gantry_broker.ports import RealDisk
 from gantry_broker.store.draft import Draft
-from gantry_broker.testing.local import running_broker
-from gantry_broker.testing.store_world import BORN_HOST, StoreWorld, make_world
+from gantry_testing.local import running_broker
+from gantry_testing.store_world import BORN_HOST, StoreWorld, make_world
 
 COUNT = 240
 

@@ -17,7 +17,7 @@ import pytest
 from gantry_broker.ports.real_disk import RealFile
 from gantry_broker.store.gathering import PATIENCE_MS_MAX, Gathering
 from gantry_broker.store.worker import Worker
-from gantry_broker.testing.store_world import TINY, make_world
+from gantry_testing.store_world import TINY, make_world
 
 MESSAGE_BYTES = 1000
 SYNCS = 400

@@ -23,8 +23,8 @@ from gantry_broker.store.identity import (
     encode_identity,
     new_identity,
 )
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import StoreWorld
 
 UUID = "0123456789abcdef0123456789abcdef"
 

@@ -10,8 +10,8 @@ import pytest
 from gantry_broker.errors import IndexRebuilding
 from gantry_broker.store.derived import DerivedFiles
 from gantry_broker.store.index_file import HEADER, IndexFile
-from gantry_broker.testing.head import remove_files, write_point
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.head import remove_files, write_point
+from gantry_testing.store_world import StoreWorld, make_world
 
 COUNT = 250
 

@@ -13,7 +13,7 @@ from gantry_broker.store.index_file import ENTRY, IndexFile
 from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.recovery_point import RecoveryPointFile
 from gantry_broker.store.settings import INDEX_HEADER_BYTES
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.store_world import StoreWorld, make_world
 
 COUNT = 150
 

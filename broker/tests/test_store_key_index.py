@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gantry_broker.errors import IndexRebuilding
 from gantry_broker.store.index_file import ENTRY, HEADER, SLOT, IndexHeader
 from gantry_broker.store.key_hash import MASK, TIME_END, counters, key_hash, learn, moments, non_negative, seeded_hash
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import decode_record
 

@@ -15,9 +15,9 @@ from gantry_broker.store.log_end import LogEndFile
 from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.settings import PoolSettings
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.reading_twin import ReadingTwin
-from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.store_world import TINY, StoreWorld, make_world
 
 FILE = TINY.mapped_file_size_commit_log
 POOL = replace(TINY, pool=PoolSettings(is_enabled=True, buffers_count=4, path="/pool"))

@@ -23,9 +23,9 @@ from gantry_broker.store.log_end import (
 )
 from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.settings import FlushSettings, PoolSettings
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.faulty_volume import FaultyVolume
-from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.faulty_volume import FaultyVolume
+from gantry_testing.store_world import TINY, StoreWorld, make_world
 
 POOL = PoolSettings(is_enabled=True, buffers_count=3, path="/pool")
 SIZE = 16 * 1024

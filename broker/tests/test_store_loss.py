@@ -28,8 +28,8 @@ from gantry_broker.store.loss import (
     vouched_range,
 )
 from gantry_broker.store.settings import PoolSettings
-from gantry_broker.testing.head import remove_before as remove_head
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.head import remove_before as remove_head
+from gantry_testing.store_world import StoreWorld, make_world
 
 SIZE = 16 * 1024
 """Of a log file."""

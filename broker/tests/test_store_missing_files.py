@@ -10,8 +10,8 @@ import pytest
 
 from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.store.checkpoint import CheckpointFacts, encode_checkpoint
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import StoreWorld, make_world
 
 IDENTITY = ("store.json", "store.json.bak")
 OURS = (*IDENTITY, "recovery-point.json")

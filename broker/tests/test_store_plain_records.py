@@ -16,9 +16,9 @@ from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.record_dispatch import RecordFacts, message_keys, plain_facts, record_facts
 from gantry_broker.store.recovery import INFINITE, ScanResult, scan_log
 from gantry_broker.store.settings import StoreSettings
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import TINY
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import TINY
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import StoredMessage, encode_record
 from gantry_wire.names import SCHEDULE_TOPIC

@@ -12,7 +12,7 @@ from gantry_broker.store import sliced_scan
 from gantry_broker.store.consume_queue import UNIT
 from gantry_broker.store.queue_repair import REPORT_INTERVAL_MS, QueueRepair
 from gantry_broker.store.recovery_point import RecoveryPointFile
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.message import RECORD_BYTES_MIN, decode_records
 
 QUEUE_FILE_UNITS = 50

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.store.reader import ReadResult, ReadStatus
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import decode_records
 

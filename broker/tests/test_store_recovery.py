@@ -10,8 +10,8 @@ import pytest
 from gantry_broker.errors import StoreLocked, StoreMismatch
 from gantry_broker.store import record_taker, recover, recovery
 from gantry_broker.store.recovery import ScanResult
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.message import check_record
 
 

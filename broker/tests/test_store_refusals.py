@@ -14,7 +14,7 @@ from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.local import dialogue, local_conf
+from gantry_testing.local import dialogue, local_conf
 
 LOG_SIZE = 128 * 1024
 BODY = b"x" * 2_000

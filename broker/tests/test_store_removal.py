@@ -14,8 +14,8 @@ from gantry_broker.ports import RealDisk
 from gantry_broker.store.file_age import newest_store_time
 from gantry_broker.store.reader import ReadStatus
 from gantry_broker.store.settings import PoolSettings
-from gantry_broker.testing.head import remove_before, remove_files, write_point
-from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+from gantry_testing.head import remove_before, remove_files, write_point
+from gantry_testing.store_world import TINY, StoreWorld, make_world
 from gantry_wire.message import decode_records
 
 FILE_BYTES = TINY.mapped_file_size_commit_log

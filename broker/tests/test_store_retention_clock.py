@@ -20,7 +20,7 @@ from gantry_broker.store.retention_clock import (
     decode_record,
     encode_record,
 )
-from gantry_broker.testing.fake_clock import FakeClock
+from gantry_testing.fake_clock import FakeClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -9,8 +9,8 @@ import pytest
 from gantry_broker.errors import DiskTooSlow
 from gantry_broker.server.send_path import store_refusal
 from gantry_broker.store import commit_log
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import TINY, StoreWorld
 
 
 def test_a_file_that_is_not_ready_refuses_sends_and_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:

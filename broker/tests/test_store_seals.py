@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.store import recovery
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import STORE_HOST, StoreWorld, make_world
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import STORE_HOST, StoreWorld, make_world
 from gantry_wire.message import RecordCheck, StoredMessage, check_record, encode_record
 from gantry_wire.seal import seal
 

@@ -15,8 +15,8 @@ import pytest
 from gantry_broker.errors import QueueRebuilding
 from gantry_broker.ports.real_disk import RealFile
 from gantry_broker.store.consume_queue import ConsumeQueue
-from gantry_broker.testing.head import remove_before
-from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+from gantry_testing.head import remove_before
+from gantry_testing.store_world import TINY, StoreWorld, make_world
 
 PAGE_BYTES = 4096
 LARGE = replace(TINY, mapped_file_size_consume_queue=1_024 * 20, max_hash_slot_num=5_000)

@@ -8,7 +8,7 @@ import pytest
 
 from gantry_broker.errors import MessageTooLarge
 from gantry_broker.store.message_store import MessageStore
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.store_world import StoreWorld, make_world
 
 
 @pytest.fixture

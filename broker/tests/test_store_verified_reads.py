@@ -11,8 +11,8 @@ import pytest
 from gantry_broker.ha.store_log import StoreLog
 from gantry_broker.store.queue_sums import CHUNK, QueueSums, SumsBudget
 from gantry_broker.store.reader import ReadStatus
-from gantry_broker.testing.store_world import StoreWorld, make_world
-from gantry_broker.testing.verifying import filled, flush, log_byte, place
+from gantry_testing.store_world import StoreWorld, make_world
+from gantry_testing.verifying import filled, flush, log_byte, place
 from gantry_wire.message import decode_records
 
 PLACES: Final[dict[str, Callable[[int], int]]] = {

@@ -18,11 +18,11 @@ import trustme
 from gantry_broker.ha import tls_port
 from gantry_broker.server.tls import BrokerTls
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.certificates import Party
-from gantry_broker.testing.local import RawPeer, local_conf, running_broker, wait_until
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting import CertificateSource, Channel, CommandService, Listener, ListenerSettings
+from gantry_testing.certificates import Party
+from gantry_testing.local import RawPeer, local_conf, running_broker, wait_until
 from gantry_wire import Command
 
 OP_ALLOW_CLIENT_RENEGOTIATION = 0x100

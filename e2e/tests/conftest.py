@@ -20,7 +20,7 @@ from gantry_cluster.places import Folder, default_folder
 from gantry_cluster.spaces import Spaces
 from gantry_interop import java
 
-from gantry_broker.testing.requirements_plugin import demand
+from gantry_testing.requirements_plugin import demand
 
 LOCK = Path("/run/lock/gantry-cluster-tests")
 KEEP = "GANTRY_KEEP_CLUSTER"

@@ -20,7 +20,7 @@ from gantry_cluster.image_names import IMAGE, Images
 from gantry_cluster.pods import Namespace
 from gantry_cluster.spaces import Spaces
 
-from gantry_broker.testing.programs import write_program
+from gantry_testing.programs import write_program
 
 IMAGES = Images("example.com/gantry:1", "example.com/gantry-operator:1")
 CHOICE = Choice(Kind.FOREIGN, "/their/kubeconfig", "east", IMAGES)

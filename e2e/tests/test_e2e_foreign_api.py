@@ -16,8 +16,8 @@ from gantry_cluster.errors import ClusterError
 from gantry_cluster.foreign import ForeignCluster, NotOurs, opened
 from gantry_cluster.image_names import Images
 
-from gantry_broker.testing.programs import kubernetes_program
-from gantry_broker.testing.requirements_plugin import Need, demand
+from gantry_testing.programs import kubernetes_program
+from gantry_testing.requirements_plugin import Need, demand
 
 pytestmark = [pytest.mark.verify, pytest.mark.needs_api_server, pytest.mark.needs_helm]
 

@@ -18,10 +18,10 @@ from gantry_cluster.cluster import Cluster
 from gantry_cluster.forwards import ForwardedSidecars
 from gantry_cluster.pods import Namespace
 
-from gantry_broker.testing.programs import write_program
 from gantry_operator.errors import SidecarSilent
 from gantry_operator.sidecars import Peer
 from gantry_spec import actions as act
+from gantry_testing.programs import write_program
 
 KUBECTL = """\
 import asyncio, pathlib, sys

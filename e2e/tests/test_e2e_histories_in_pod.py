@@ -18,11 +18,11 @@ from gantry_histories.events import Answered, History, Outcome, Queue, Sent
 from gantry_histories.in_pod import failures, longest_pause
 
 from gantry_access import read_credentials
-from gantry_broker.testing.accounts import ADMIN, guarded_broker, write_accounts
-from gantry_broker.testing.local import running_broker, wait_until
 from gantry_client import Admin, ClientSettings, ClientTlsSettings
 from gantry_nameserver import NameServer, NameServerSettings
 from gantry_remoting import RemotingError, TlsMode, TlsSettings
+from gantry_testing.accounts import ADMIN, guarded_broker, write_accounts
+from gantry_testing.local import running_broker, wait_until
 from gantry_wire import Command, RequestCode
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,9 +12,9 @@ from gantry_interop.ha_store import FILE_BYTES
 from gantry_interop.processes import Nursery
 
 from gantry_client import Admin, FetchStatus, Message, NoRoute, Producer, PullConsumer, SendStatus
-from gantry_client.testing import wait_until
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, HaRole, HaStatus, OrderError, Promote
+from gantry_testing.client import wait_until
 
 pytestmark = pytest.mark.needs_java
 

@@ -10,8 +10,8 @@ from gantry_interop import ha_store, java, peers, store_tool
 from gantry_interop.ha_store import FILE_BYTES
 from gantry_interop.processes import Nursery
 
-from gantry_broker.testing.local import wait_until
 from gantry_client import Admin, FetchStatus, Message, Producer, PullConsumer, SendStatus
+from gantry_testing.local import wait_until
 from gantry_wire import fastjson
 
 pytestmark = pytest.mark.needs_java

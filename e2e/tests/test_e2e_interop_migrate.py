@@ -21,9 +21,9 @@ from gantry_interop.processes import Nursery, wait_until
 
 from gantry_cli.migrate_source import CLOSED, STOPPED, ApacheBroker, CannotMigrate, RemotingPeer, SourceLog
 from gantry_client import Admin, ClientError, Message, Producer, PullConsumer
-from gantry_client.testing import wait_until as client_wait_until
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, Drain, HaRole, HaStatus, OrderError
+from gantry_testing.client import wait_until as client_wait_until
 
 pytestmark = pytest.mark.needs_java
 

@@ -11,8 +11,8 @@ import pytest
 from gantry_interop import store_tool
 
 from gantry_broker.store.settings import StoreSettings
-from gantry_broker.testing.killable_disk import KillableDisk
-from gantry_broker.testing.store_world import StoreWorld
+from gantry_testing.killable_disk import KillableDisk
+from gantry_testing.store_world import StoreWorld
 from gantry_wire.message import decode_records
 
 pytestmark = pytest.mark.needs_java

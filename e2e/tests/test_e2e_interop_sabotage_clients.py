@@ -19,7 +19,7 @@ from gantry_interop.frames import WireFrame
 from gantry_interop.processes import Nursery
 from gantry_interop.proxy import Link, Proxy
 
-from gantry_broker.testing.ports import free_ports
+from gantry_testing.ports import free_ports
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.slow]
 

@@ -39,8 +39,8 @@ WRITE = """
 import sys
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.settings import PoolSettings, StoreSettings
-from gantry_broker.testing.killable_disk import KillableDisk
-from gantry_broker.testing.store_world import STORE_HOST, StoreWorld
+from gantry_testing.killable_disk import KillableDisk
+from gantry_testing.store_world import STORE_HOST, StoreWorld
 root, path, count, file_size, queue_size, slots, entries = sys.argv[1:]
 settings = StoreSettings(
     mapped_file_size_commit_log=int(file_size), mapped_file_size_consume_queue=int(queue_size),

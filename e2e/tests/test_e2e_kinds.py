@@ -16,8 +16,8 @@ from gantry_cluster.demands import MARKER
 from gantry_cluster.errors import BadChoice, ClusterError
 from gantry_cluster.image_names import IMAGE, Images
 
-from gantry_broker.testing import requirements_plugin
-from gantry_broker.testing.requirements_plugin import NEEDS, Need
+from gantry_testing import requirements_plugin
+from gantry_testing.requirements_plugin import NEEDS, Need
 
 pytest_plugins = ["pytester"]
 
@@ -161,7 +161,7 @@ def unmarked(): ...
 """
 CONFTEST = """
 import os
-from gantry_broker.testing.requirements_plugin import demand
+from gantry_testing.requirements_plugin import demand
 from gantry_cluster.choice import chosen
 from gantry_cluster.demands import MARKER, Chosen, needs
 

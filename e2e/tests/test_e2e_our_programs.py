@@ -9,7 +9,7 @@ import pytest
 from gantry_cluster.errors import CommandFailed
 from gantry_cluster.programs import ALONE, BUILD_ATTEMPTS, PACKAGES, programs
 
-from gantry_broker.testing.programs import kubernetes_program
+from gantry_testing.programs import kubernetes_program
 
 GO = """#!/bin/sh
 # go -C MODULE env GOVERSION, or go -C MODULE build -ldflags FLAGS -o TARGET PACKAGE

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from gantry_broker.testing.ports import free_ports
-from gantry_broker.testing.programs import kubernetes_program
+from gantry_testing.ports import free_ports
+from gantry_testing.programs import kubernetes_program
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-an-administrator"

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from gantry_broker.testing.programs import helm_program
+from gantry_testing.programs import helm_program
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATOR = ROOT / "charts/gantry-operator"

@@ -21,7 +21,6 @@ from typing import Final, final
 
 from admin_scene import ENVIRONMENT, TOKEN, BrokerChild, Child, SidecarChild, wait_for
 
-from gantry_broker.testing.ports import free_ports
 from gantry_client import (
     Admin,
     ClientError,
@@ -34,6 +33,7 @@ from gantry_client import (
     RetryLater,
     StartFrom,
 )
+from gantry_testing.ports import free_ports
 
 CLUSTER: Final = "shop"
 COMMAND_S: Final = 240.0

@@ -8,7 +8,7 @@ import pytest
 from admin_scene import broker_beside, sidecar_beside, wait_for
 
 from gantry_access import Credentials
-from gantry_broker.testing.accounts import ADMIN, write_accounts
+from gantry_testing.accounts import ADMIN, write_accounts
 
 
 def write_credentials(path: Path, account: Credentials, secret: str | None = None) -> None:

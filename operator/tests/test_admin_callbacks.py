@@ -18,9 +18,9 @@ from uvicorn.server import ServerState
 
 from gantry_admin import http_protocol, log_listener
 from gantry_admin.http_protocol import LimitedHttp
-from gantry_broker.testing.local import on_both_loops, wait_until
 from gantry_remoting.closings import LimitedLog
 from gantry_remoting.http_admission import HttpAdmission, HttpLimitSettings, HttpListener, Place
+from gantry_testing.local import on_both_loops, wait_until
 
 PATIENCE_S = 60.0
 GOOD = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

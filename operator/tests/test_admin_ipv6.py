@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from admin_scene import READ_TOKEN, broker_beside, sidecar_beside, token_files
 
-from gantry_broker.testing.local import TOPIC, Dialogue, properties_text
+from gantry_testing.local import TOPIC, Dialogue, properties_text
 
 
 @pytest.mark.verify

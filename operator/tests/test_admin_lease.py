@@ -18,12 +18,12 @@ from gantry_admin.kubernetes_lease import KubernetesLease
 from gantry_admin.lease_keeper import KeptLease, LeaseMoved, LeaseUnavailable
 from gantry_admin.lease_renewal import HOLD_S, LeaseRenewal, lost_its_key
 from gantry_admin.settings import LeaseSettings
-from gantry_broker.testing.certificates import Party
-from gantry_broker.testing.local import wait_until
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import RECORD, VERSION, record_of
 from gantry_status.moment import Moment, now
 from gantry_status.orders import HaRole, HaStatus, Lease
+from gantry_testing.certificates import Party
+from gantry_testing.local import wait_until
 
 WORD = HaStatus(role=HaRole.MASTER, epoch=3_000, broker_id=1, identity="store-1", broker_name="orders-0")
 NAMED = record_with(3_000, 1, "store-1")

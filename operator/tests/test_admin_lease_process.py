@@ -16,10 +16,10 @@ import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 
-from gantry_broker.testing.local import Dialogue
 from gantry_spec.lease_annotations import record_of
 from gantry_status.order_client import order_once
 from gantry_status.orders import AskStatus, HaStatus, Promote
+from gantry_testing.local import Dialogue
 
 EPOCH = 3_000
 DURATION_MS = 1_500

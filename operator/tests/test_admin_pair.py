@@ -16,7 +16,6 @@ import msgspec
 import pytest
 from admin_scene import BrokerChild, Load, SidecarChild, broker_beside, sidecar_beside, wait_for
 
-from gantry_broker.testing.ports import free_ports
 from gantry_spec.heard import report_of
 from gantry_spec.lease import LeaseRecord, Reign, Voice
 from gantry_spec.ledger import Fault, ledger_of
@@ -26,6 +25,7 @@ from gantry_status import PageReader
 from gantry_status.layout import COPY, COPY_BYTES, COPY_FIELDS, HEADER_BYTES
 from gantry_status.order_client import order_once
 from gantry_status.orders import AskStatus
+from gantry_testing.ports import free_ports
 
 ANSWER_S: Final = 0.1
 """The promise. The fastest of some tries is compared, because a machine that is busy delays anybody."""

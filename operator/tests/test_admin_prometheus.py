@@ -14,8 +14,8 @@ import trustme
 import yaml
 from admin_scene import READ_TOKEN, BrokerChild, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
 
-from gantry_broker.testing.certificates import Party
-from gantry_broker.testing.ports import free_ports
+from gantry_testing.certificates import Party
+from gantry_testing.ports import free_ports
 
 pytestmark = pytest.mark.needs_prometheus
 

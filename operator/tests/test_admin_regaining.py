@@ -21,8 +21,6 @@ from gantry_admin.peer_roles import PeerRoles
 from gantry_admin.peers import Peers
 from gantry_admin.regaining import RoleRegaining
 from gantry_admin.settings import PeerSettings
-from gantry_broker.testing.local import Dialogue
-from gantry_broker.testing.ports import free_ports
 from gantry_remoting import RemotingError
 from gantry_spec.observed import Report, Role
 from gantry_status.order_client import order_once
@@ -38,6 +36,8 @@ from gantry_status.orders import (
     Promote,
     Regain,
 )
+from gantry_testing.local import Dialogue
+from gantry_testing.ports import free_ports
 
 EPOCH: Final = 3_000
 MASTER: Final = 1

@@ -14,7 +14,7 @@ from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside
 from gantry_admin.inventory import from_disk
 from gantry_admin.ranges import Span
 from gantry_admin.store_files import StoreFiles
-from gantry_broker.testing.local import GROUP, TOPIC, Dialogue
+from gantry_testing.local import GROUP, TOPIC, Dialogue
 from gantry_wire import RequestCode
 
 CONSUMED = 4

@@ -13,7 +13,7 @@ from admin_scene import READ_TOKEN, TOKEN, SidecarChild, broker_beside, sidecar_
 
 from gantry_admin.broker_client import BrokerClient
 from gantry_admin.settings import BrokerPaths
-from gantry_broker.testing.certificates import Party, served_serial
+from gantry_testing.certificates import Party, served_serial
 
 
 def options(party: Party, *, is_mutual: bool = False) -> list[str]:

@@ -16,7 +16,7 @@ from gantry_admin.bundle import make_bundle
 from gantry_admin.errors import Problem
 from gantry_admin.ranges import OFFSET_MAX
 from gantry_admin.store_files import StoreFiles
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.store_world import StoreWorld, make_world
 
 MESSAGES = 60
 ORDERS = ("orders", 0)

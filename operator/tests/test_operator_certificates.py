@@ -16,12 +16,12 @@ import trustme
 from admin_scene import READY_S, TOKEN, broker_beside, patient_sidecars, sidecar_beside, token_files
 from aiohttp import web
 
-from gantry_broker.testing.certificates import Party
 from gantry_operator import certificates
 from gantry_operator.errors import SidecarDenied, SidecarSilent
 from gantry_operator.sidecars import HttpSidecars, Peer
 from gantry_spec import actions as act
 from gantry_spec.sidecar_proof import fingerprint_of, proof_of
+from gantry_testing.certificates import Party
 
 
 class TlsSidecar:

@@ -14,8 +14,8 @@ import pytest
 import trustme
 from admin_scene import READ_TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
 
-from gantry_broker.testing.certificates import Party
 from gantry_cli.pod.asking import asked
+from gantry_testing.certificates import Party
 
 pytestmark = pytest.mark.verify
 

@@ -21,11 +21,11 @@ from gantry_admin.__main__ import parsed
 from gantry_admin.upkeep import understood
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.settings import SettingsError, broker_settings, unknown_keys
-from gantry_broker.testing.local import running_broker
-from gantry_broker.testing.ports import free_ports
 from gantry_cli.main import cli
 from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_nameserver.settings import SettingsError as NameServerSettingsError
+from gantry_testing.local import running_broker
+from gantry_testing.ports import free_ports
 
 TOMORROW = {"settingOfTomorrow": "1"}
 TOLERANT = {"ignoreUnknownSettings": "true"}

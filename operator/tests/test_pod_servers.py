@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.ports import free_ports
+from gantry_testing.ports import free_ports
 
 TOKEN = "a-token-that-is-long-enough"
 

@@ -10,7 +10,7 @@ import pytest
 from spark_kit.object_store import KEYS
 from spark_kit.processes import Group, group
 
-from gantry_broker.testing.ports import free_ports
+from gantry_testing.ports import free_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

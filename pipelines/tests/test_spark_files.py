@@ -19,7 +19,7 @@ from spark_kit.store_files import (
     written_store,
 )
 
-from gantry_broker.testing.store_world import StoreWorld
+from gantry_testing.store_world import StoreWorld
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.errors import DamagedRecord, DataLost, InvalidOption, NoReplica
 from pyspark_rocketmq.model import Bounds, QueueId, QueueRange, TransportKind

@@ -12,12 +12,12 @@ import trustme
 from admin_scene import READ_TOKEN, Child, broker_beside, sidecar_beside, token_files, wait_for
 
 from gantry_access import SignatureKind
-from gantry_broker.testing.accounts import ADMIN, guarded_broker, signed_dialogue
-from gantry_broker.testing.certificates import Party
-from gantry_broker.testing.local import GROUP, TOPIC, wait_until
-from gantry_broker.testing.ports import free_ports
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
+from gantry_testing.accounts import ADMIN, guarded_broker, signed_dialogue
+from gantry_testing.certificates import Party
+from gantry_testing.local import GROUP, TOPIC, wait_until
+from gantry_testing.ports import free_ports
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.errors import NoReplica, Refused
 from pyspark_rocketmq.model import QueueRange, Task, TransportKind

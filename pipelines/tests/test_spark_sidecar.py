@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from spark_kit.scripted_sidecar import Scripted, ScriptedSidecar
 
-from gantry_broker.testing.ports import free_ports
+from gantry_testing.ports import free_ports
 from pyspark_rocketmq.errors import InvalidOption, Refused
 from pyspark_rocketmq.model import TransportKind
 from pyspark_rocketmq.settings import ReadSettings, TlsFiles

@@ -18,7 +18,7 @@ from admin_scene import BrokerChild, Child
 from spark_kit.processes import BROKER, Group, group
 
 from gantry_client import Admin, ClientError, Message, MessageQueue, PullConsumer, TransactionProducer
-from gantry_client.testing import wait_until
+from gantry_testing.client import wait_until
 from gantry_wire import names
 from pyspark_rocketmq.errors import BatchTorn, NotTransactional
 from pyspark_rocketmq.sink import sweeping

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gantry_client.testing import FakeCluster, ThreadedCluster
+from gantry_testing.client import FakeCluster, ThreadedCluster
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.message import StoredMessage

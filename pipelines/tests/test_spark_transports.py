@@ -15,7 +15,7 @@ from admin_scene import READ_TOKEN, sidecar_beside, token_files, wait_for
 from spark_kit.cutting_proxy import CuttingProxy
 from spark_kit.processes import BROKER, TOPIC, Group, group
 
-from gantry_broker.testing.ports import free_ports
+from gantry_testing.ports import free_ports
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.errors import InvalidOption, NoReplica, Refused
 from pyspark_rocketmq.model import Bounds, QueueId, QueueRange, ReadFrom, Replica, Task, TransportKind

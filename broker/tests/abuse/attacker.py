@@ -21,7 +21,7 @@ from typing import Any, Final, final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from gantry_broker.testing.local import pull_ext, send_ext
+from gantry_testing.local import pull_ext, send_ext
 from gantry_wire import Command, RequestCode
 
 HOST: Final = "127.0.0.1"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from abuse.victim import MIB, Victim, broker_victim, name_server_victim
 
-from gantry_broker.testing.accounts import write_accounts
+from gantry_testing.accounts import write_accounts
 
 OFF: Final = str(1 << 40)
 SLACK_BYTES: Final = 40 * MIB
@@ -87,7 +87,7 @@ def encrypted_broker(directory: Path, settings: Mapping[str, str]) -> Victim:
     """A broker with a certificate; the honest client speaks plain text."""
     import trustme
 
-    from gantry_broker.testing.certificates import Party
+    from gantry_testing.certificates import Party
 
     party = Party(directory / "tls", trustme.CA())
     return broker_victim(

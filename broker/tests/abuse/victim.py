@@ -19,10 +19,10 @@ from typing import Any, Final, Protocol, final
 from crash.processes import HOST, ServerProcess, broker, name_server
 
 from gantry_access import SignatureKind, signer
-from gantry_broker.testing.accounts import ADMIN
-from gantry_broker.testing.local import pull_ext, send_ext
-from gantry_broker.testing.ports import free_broker_port, free_port
 from gantry_remoting import CannotConnect, Channel, ConnectionClosed, RemotingTimeout
+from gantry_testing.accounts import ADMIN
+from gantry_testing.local import pull_ext, send_ext
+from gantry_testing.ports import free_broker_port, free_port
 from gantry_wire import Command, RequestCode
 from gantry_wire.message import decode_records
 

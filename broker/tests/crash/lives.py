@@ -18,8 +18,8 @@ from crash.processes import BROKER, HOST, ServerProcess, broker, name_server
 from crash.verdict import Verdict
 
 from gantry_broker.store import points
-from gantry_broker.testing.crashing_broker import CRASHING, CrashAt
-from gantry_broker.testing.ports import free_broker_port, free_port
+from gantry_testing.crashing_broker import CRASHING, CrashAt
+from gantry_testing.ports import free_broker_port, free_port
 
 LOAD_S_MAX: Final = 10.0
 """How long a broker may take to come to the point where it is to end under load."""
@@ -134,7 +134,7 @@ class Lives:
         """The shipped broker, or the one that ends itself."""
         if self._without is not None:
             options += ("--without", self._without)
-        program = ("-m", "gantry_broker.testing.crashing_broker", *options, "--") if options else BROKER
+        program = ("-m", "gantry_testing.crashing_broker", *options, "--") if options else BROKER
         return broker(self._directory, self._port, self._name_server_port, self._settings, program)
 
     def _count_end(self, crash_at: CrashAt | None, *, is_over: bool) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 from crash.cells import WITH_REPLAY, Cell, Moment
 
 from gantry_broker.store import points
-from gantry_broker.testing.crashing_broker import CrashAt
+from gantry_testing.crashing_broker import CrashAt
 
 CHAPTER_ROUNDS: Final = 10
 """The rounds of a whole chapter."""

@@ -9,7 +9,7 @@ from crash.matrix import Matrix, points_hit, shortcomings, sums
 from crash.verdict import Verdict
 
 from gantry_broker.store import points
-from gantry_broker.testing.crashing_broker import parse_crash_at
+from gantry_testing.crashing_broker import parse_crash_at
 
 
 def good_cell(name: str) -> Verdict:

@@ -37,12 +37,12 @@ from damage.talk import COMMIT, asked_about, end_transaction, query, read_queue,
 from damage.trial import CASE, REMEDIES_MAX, harm, load_phase, phase_path, sends_everywhere, world_name
 from damage.world import BUSY, QUEUES, RETRIED
 
-from gantry_broker.testing.local import Dialogue
-from gantry_broker.testing.slowness import patience
 from gantry_remoting import RemotingError
+from gantry_testing.local import Dialogue
+from gantry_testing.slowness import patience
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/operator/src"}
+ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/broker/testkit:{ROOT}/operator/src"}
 READY_S: Final = 30.0
 SHOWN_S: Final = 8.0
 """How long a source may take to show what the log reports: pages are published and asked for every second or so."""

@@ -35,7 +35,7 @@ from damage.shard import Setup
 from damage.trial import DONE, judged, live, load_phase, phase_path, prepare_trial, world_name
 from damage.world import build_world
 
-from gantry_broker.testing.slowness import patience
+from gantry_testing.slowness import patience
 from gantry_wire.structs import ready_structs
 
 ROOT: Final = Path(__file__).resolve().parents[3]

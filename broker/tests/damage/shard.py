@@ -22,9 +22,9 @@ from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.local import local_conf
-from gantry_broker.testing.slowness import patience
 from gantry_status.orders import HaRole, HaStatus, OrderRefused
+from gantry_testing.local import local_conf
+from gantry_testing.slowness import patience
 
 FIRST_EPOCH: Final = 3_000
 PATIENCE_S: Final = 8.0

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from damage.ledger import Known, Owed
 
-from gantry_broker.testing.local import Dialogue, properties_text
 from gantry_remoting import RemotingError
+from gantry_testing.local import Dialogue, properties_text
 from gantry_wire import Command, RequestCode
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_record, decode_records, parse_offset_message_id

@@ -46,9 +46,9 @@ from damage.talk import (
 from damage.world import BUSY, HOURS_MS, LATE_TOPIC, OLDER, QUEUES, RETRIED, TAGS
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import Dialogue, dialogue
-from gantry_broker.testing.slowness import patience
 from gantry_remoting import RemotingError
+from gantry_testing.local import Dialogue, dialogue
+from gantry_testing.slowness import patience
 
 LOG_BYTES: Final = int(FILES["mappedFileSizeCommitLog"])
 UNIT_BYTES: Final = 20

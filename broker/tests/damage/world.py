@@ -33,7 +33,7 @@ from damage.talk import (
 )
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import Dialogue, dialogue
+from gantry_testing.local import Dialogue, dialogue
 from gantry_wire import RequestCode
 
 BUSY, LATER, DEALS, LATE_TOPIC = "Busy", "Later", "Deals", "Young"

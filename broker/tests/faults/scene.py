@@ -30,8 +30,8 @@ from crash.producer import Producer
 from crash.readback import create_topics, pull_everything
 
 from gantry_broker.store.checkpoint import decode_checkpoint
-from gantry_broker.testing.ports import free_broker_port, free_port
 from gantry_remoting import Channel, RemotingError
+from gantry_testing.ports import free_broker_port, free_port
 from gantry_wire.message import StoredMessage
 
 UNDER: Final = Path(__file__).resolve().parent / "under.py"

@@ -17,9 +17,9 @@ from faults.test_fault_kill import NO_COMMIT, copy, kill_under_load
 from gantry_broker.store import offline, replay
 from gantry_broker.store.replay import Expected, FoundBuffer
 from gantry_broker.store.settings import PoolSettings
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.faulty_volume import FaultyVolume
-from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.faulty_volume import FaultyVolume
+from gantry_testing.store_world import TINY, StoreWorld
 
 TMPFS = Mode(False, Medium.TMPFS)
 

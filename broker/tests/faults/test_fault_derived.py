@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.store_world import StoreWorld, make_world
 
 PARTS = ("consumequeue", "index", "checkpoint", "abort", "recovery-point.json")
 QUEUES = (("orders", 0), ("orders", 1), ("bills", 0))

@@ -13,9 +13,9 @@ from faults.modes import MODES, Medium, Mode
 from gantry_broker.errors import LogReadOnly, StoreFull
 from gantry_broker.store import commit_log
 from gantry_broker.store.settings import FlushSettings, PoolSettings
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.faulty_volume import FaultyVolume
-from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.faulty_volume import FaultyVolume
+from gantry_testing.store_world import TINY, StoreWorld
 
 GONE_MS = 60_000
 

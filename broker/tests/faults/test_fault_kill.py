@@ -14,9 +14,9 @@ from faults.modes import Medium, Mode
 from faults.scene import Scene
 
 from gantry_broker.store import points
-from gantry_broker.testing.crashing_broker import CRASHING
+from gantry_testing.crashing_broker import CRASHING
 
-CRASHING_BROKER = ("-m", "gantry_broker.testing.crashing_broker")
+CRASHING_BROKER = ("-m", "gantry_testing.crashing_broker")
 OFTEN = ("--point-interval", "100")
 NO_COMMIT = {
     "commitIntervalCommitLog": "3600000",

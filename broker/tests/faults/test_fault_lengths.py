@@ -14,7 +14,7 @@ from faults.fields import places
 
 from gantry_broker.store import recovery
 from gantry_broker.store.mapped_file import file_name
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, RecordCheck, check_record
 
 SENT, FLUSHED = 60, 40

@@ -21,9 +21,9 @@ from faults.modes import MODES, Mode
 from faults.scene import Scene
 
 from gantry_broker.errors import StoreFull
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import TINY, StoreWorld
 from gantry_remoting import Channel, RemotingError
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import TINY, StoreWorld
 from gantry_wire import Command, RequestCode
 from gantry_wire.frame import FRAME_HEAD
 
@@ -78,7 +78,7 @@ async def is_served(address: str) -> bool:
 async def test_without_descriptors_new_connections_are_refused_and_old_ones_served(tmp_path: Path) -> None:
     """K6: at the limit of open files producers that are connected go on; when others leave, there is room again."""
     async with Scene(tmp_path, settings=ROOMY_FILES) as scene:
-        scene.run_program("-m", "gantry_broker.testing.crashing_broker", "--point-interval", "50", "--")
+        scene.run_program("-m", "gantry_testing.crashing_broker", "--point-interval", "50", "--")
         await scene.start()
         async with scene.load(), AsyncExitStack() as others:
             await scene.acked(50)

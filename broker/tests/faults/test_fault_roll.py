@@ -12,9 +12,9 @@ import pytest
 from faults.loop_disk import LoopDisk, loop_disk
 
 from gantry_broker.store.mapped_file import file_name
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.killable_disk import KillableDisk
-from gantry_broker.testing.store_world import StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.killable_disk import KillableDisk
+from gantry_testing.store_world import StoreWorld
 
 ROLLS = 4
 Lose = Callable[[StoreWorld], None]

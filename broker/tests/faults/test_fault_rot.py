@@ -13,7 +13,7 @@ from crash.log_walk import log_files
 from faults.fields import FIELDS, places
 from faults.scene import Scene
 
-from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.message import StoredMessage
 
 MIDDLE, FLUSHED, SENT = 20, 40, 60

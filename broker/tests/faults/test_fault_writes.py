@@ -15,8 +15,8 @@ from faults.scene import QUICK_FLUSH, Scene, lowest
 from faults.strace import injected
 
 from gantry_broker.errors import LogReadOnly
-from gantry_broker.testing.faulty_disk import FaultyDisk, FaultyFile
-from gantry_broker.testing.store_world import StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk, FaultyFile
+from gantry_testing.store_world import StoreWorld
 
 LIMIT_BYTES = 700 * 1024
 """Where the kernel stops taking bytes of a file: beyond the half of it, so that the next one is on its way."""

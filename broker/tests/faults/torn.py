@@ -15,9 +15,9 @@ from typing import Final
 
 from faults.loop_disk import LoopDisk
 
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.killable_disk import KillableDisk
-from gantry_broker.testing.store_world import StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.killable_disk import KillableDisk
+from gantry_testing.store_world import StoreWorld
 
 TOPICS: Final = (("orders", 0), ("orders", 1), ("bills", 0))
 BODY_SIZES: Final = (0, 10, 100, 300, 1500, 5000)

@@ -25,7 +25,7 @@ from fuzz.probe import BrokerProbe, NameServerProbe
 from fuzz.report import report
 from fuzz.tally import Tally
 
-from gantry_broker.testing.ports import free_broker_port, free_port
+from gantry_testing.ports import free_broker_port, free_port
 from gantry_wire import RequestCode
 
 MIB: Final = 1 << 20

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from click.testing import CliRunner, Result
 
-from gantry_broker.testing.store_world import StoreWorld, make_world
 from gantry_cli.main import cli
+from gantry_testing.store_world import StoreWorld, make_world
 
 LOG: Final = "commitlog/00000000000000000000"
 READING: Final = {
@@ -34,7 +34,7 @@ READING: Final = {
 _HOLD: Final = """
 import sys
 from pathlib import Path
-from gantry_broker.testing.store_world import make_world
+from gantry_testing.store_world import make_world
 world = make_world("real", Path(sys.argv[1]))
 world.open()
 if sys.argv[2] == "hold":

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, final
 import msgspec
 from mutations.planted import Fault, mutated
 
-SOURCES: Final = ("broker/src", "operator/src", "pipelines/src")
+SOURCES: Final = ("broker/src", "broker/testkit", "operator/src", "pipelines/src")
 LEFT_OUT: Final = "broker/tests/mutations"
 """Its tests compare the faults with the sources, and so would find every one of them."""
 

@@ -99,7 +99,7 @@ def tiny_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "def add(a, b):\n    return a + b\n\n\ndef double(a):\n    return a * 2\n\n\ndef half(a):\n    return a / 2\n"
     )
     (root / "test_sums.py").write_text(TESTS)
-    plugins = "-p gantry_broker.testing.requirements_plugin -p gantry_broker.testing.parts_plugin"
+    plugins = "-p gantry_testing.requirements_plugin -p gantry_testing.parts_plugin"
     (root / "pytest.ini").write_text(f"[pytest]\naddopts = {plugins}\n")
     subprocess.run(["git", "init", "-q", str(root)], check=True)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

@@ -29,11 +29,11 @@ from faults.power import halt
 from gantry_histories.events import Queue
 from replication.network import CLIENTS, Network
 
-from gantry_broker.testing.ports import free_port
-from gantry_broker.testing.slowness import patience
 from gantry_remoting import Channel
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, HaStatus, OrderError
+from gantry_testing.ports import free_port
+from gantry_testing.slowness import patience
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import CreateTopic
 

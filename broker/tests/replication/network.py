@@ -20,7 +20,7 @@ import subprocess
 from types import TracebackType
 from typing import Final, final
 
-from gantry_broker.testing.slowness import patience
+from gantry_testing.slowness import patience
 
 CLIENTS: Final = 0
 _CLONE_NEWNET: Final = 0x40000000

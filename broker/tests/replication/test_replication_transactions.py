@@ -27,7 +27,7 @@ from gantry_client import (
     PullConsumer,
     TransactionProducer,
 )
-from gantry_client.testing import wait_until
+from gantry_testing.client import wait_until
 
 TOPIC = "Histories"
 PATIENCE_MS = 60_000

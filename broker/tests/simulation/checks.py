@@ -6,7 +6,7 @@ from simulation.model import Model, Piece, Queue
 
 from gantry_broker.errors import IndexRebuilding
 from gantry_broker.store.message_store import MessageStore
-from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_testing.faulty_disk import FaultyDisk
 
 ROOT = "/data/store"
 LOG = f"{ROOT}/commitlog"

@@ -17,9 +17,9 @@ from simulation.traps import Traps
 
 from gantry_broker.errors import StoreFull, StoreUnusable
 from gantry_broker.store.write_buffer import CRC_POSITION, FACTS_POSITION, BufferState, read_facts, read_state
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.faulty_volume import FaultyVolume
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.faulty_volume import FaultyVolume
 
 COPY_BYTES: Final = 64
 """What a processor copies at a time, in an order of its own."""

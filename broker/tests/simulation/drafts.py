@@ -12,10 +12,10 @@ from simulation.tally import met
 
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.faulty_volume import FaultyVolume
-from gantry_broker.testing.store_world import BORN_HOST, STORE_HOST
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.faulty_volume import FaultyVolume
+from gantry_testing.store_world import BORN_HOST, STORE_HOST
 from gantry_wire.properties import UNIQUE_KEY, format_properties
 
 REST_SHORT: Final = -3

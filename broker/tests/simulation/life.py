@@ -30,7 +30,7 @@ from gantry_broker.store import commit_log
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.write_buffer import BufferState, read_state
-from gantry_broker.testing.faulty_disk import DEFAULT_CAPACITY
+from gantry_testing.faulty_disk import DEFAULT_CAPACITY
 
 SPACE_RETRY_MS: Final = 1_000
 

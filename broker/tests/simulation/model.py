@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, final
 
 from gantry_broker.store.draft import Draft
-from gantry_broker.testing.store_world import STORE_HOST
+from gantry_testing.store_world import STORE_HOST
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
 
 BLANK_BYTES: Final = 8

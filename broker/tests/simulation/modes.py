@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from gantry_broker.store.settings import FlushSettings, PoolSettings, StoreSettings
-from gantry_broker.testing.faulty_volume import FaultyVolume
+from gantry_testing.faulty_volume import FaultyVolume
 
 SMALL: Final = StoreSettings(
     mapped_file_size_commit_log=4096,

@@ -25,8 +25,8 @@ from simulation.traps import Death, ProcessEnded, Traps
 from gantry_broker.errors import StoreFailed, StoreFull, StoreUnusable
 from gantry_broker.store.identity import LOG_END_MAX
 from gantry_broker.store.message_store import MessageStore, RecoveryReport
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.faulty_disk import DEFAULT_CAPACITY, FaultyDisk
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.faulty_disk import DEFAULT_CAPACITY, FaultyDisk
 
 PROCESS_MS: Final = 1_000
 """Between the lives of two processes. Names of index files are times, and do not meet."""

@@ -23,7 +23,7 @@ from gantry_broker.store.life import StoreLife
 from gantry_broker.store.opening import OpenPools
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_broker.store.replay import FoundBuffer
-from gantry_broker.testing.faulty_disk import FaultyDisk, FaultyFile
+from gantry_testing.faulty_disk import FaultyDisk, FaultyFile
 from gantry_wire.message import RecordCheck, check_record
 from gantry_wire.plain_records import PlainRecord
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantry_broker.errors import StoreFull, StoreUnusable
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import StoreWorld
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.store_world import StoreWorld
 
 SEEDS = range(int(os.environ.get("GANTRY_SIMULATION_SEEDS", "60")))
 TOPICS = [("orders", 0), ("orders", 1), ("bills", 0), ("%RETRY%g", 0)]

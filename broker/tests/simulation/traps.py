@@ -18,7 +18,7 @@ from typing import Any, Final, final
 from simulation.tally import met
 
 from gantry_broker.store import points
-from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_testing.faulty_disk import FaultyDisk
 
 DEATH_OPERATIONS: Final = (
     "any", "create", "write", "sync", "sync_directory", "zero", "remove", "rename", "reserve", "map", "make_directory",

@@ -12,11 +12,11 @@ from typing import Final, final
 
 import pytest
 
-from gantry_broker.testing.requirements_plugin import NEEDS, Need
 from gantry_cluster.capabilities import REMEDIES, Capability
 from gantry_cluster.choice import Choice, Kind
 from gantry_cluster.errors import ClusterError
 from gantry_cluster.foreign import ForeignCluster, opened
+from gantry_testing.requirements_plugin import NEEDS, Need
 
 MARKER: Final = "cluster_can"
 PROMISE: Final = "cluster"

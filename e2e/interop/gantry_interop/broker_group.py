@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from gantry_broker.testing.ports import free_port, free_port_run
 from gantry_interop import probe
 from gantry_interop.errors import InteropError
 from gantry_interop.processes import Child, Nursery, wait_until
+from gantry_testing.ports import free_port, free_port_run
 
 READY_SECONDS_MAX = 240.0
 COMMAND_SECONDS_MAX = 240.0

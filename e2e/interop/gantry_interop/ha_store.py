@@ -26,10 +26,10 @@ from gantry_broker.registry.registration import BrokerIdentity, Registration
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.settings import StoreSettings
-from gantry_broker.testing.local import wait_until
 from gantry_interop import java, peers
 from gantry_interop.processes import Child, Nursery
 from gantry_interop.store_tool import SMALL
+from gantry_testing.local import wait_until
 from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.message import encode_host
 from gantry_wire.properties import format_properties

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gantry_broker.testing.ports import free_port_run
 from gantry_interop import java, probe
 from gantry_interop.processes import Child, Nursery, wait_until
+from gantry_testing.ports import free_port_run
 
 SHORT_DELAY_LEVELS = "1s 1s 1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 11s 12s 13s 14s 15s 16s"
 """Level 3, where retries begin, is one second; each later one is a second longer."""

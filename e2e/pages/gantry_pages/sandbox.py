@@ -25,8 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
 
-from gantry_broker.testing.ports import free_port_run
 from gantry_pages.blocks import Block, Kind, missing_lines
+from gantry_testing.ports import free_port_run
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 DEADLINE_S: Final = 300.0
@@ -151,7 +151,7 @@ class Sandbox:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GANTRY_")}
         return kept | {
             "PATH": f"{programs}:{os.environ['PATH']}",
-            "PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/operator/src",
+            "PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/broker/testkit:{ROOT}/operator/src",
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(self._folder),
         }

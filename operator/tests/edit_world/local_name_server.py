@@ -12,8 +12,8 @@ from typing import Any, Final, final
 from edit_world.row import GROUP
 from objects_scene import containers, group, of_kind, rendered
 
-from gantry_broker.testing.ports import free_ports
 from gantry_operator.objects import names
+from gantry_testing.ports import free_ports
 
 
 @final

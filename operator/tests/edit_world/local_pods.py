@@ -30,13 +30,13 @@ from edit_world.surroundings import Surroundings
 from objects_scene import broker_sets, containers, facts, group, of_kind, rendered, template_hash
 
 from gantry_access import Credentials
-from gantry_broker.testing.accounts import ACCOUNTS, ADMIN
-from gantry_broker.testing.local import Dialogue
 from gantry_client import Admin, ClientError, ClientSettings
 from gantry_operator.objects import configuration, group_token, secret
 from gantry_operator.objects.base import Object
 from gantry_remoting import Channel, ClientTlsSettings, RemotingError
 from gantry_status import PageReader, Phase, StatusPageError
+from gantry_testing.accounts import ACCOUNTS, ADMIN
+from gantry_testing.local import Dialogue
 
 ANYBODY: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Whoever answers on this machine is believed."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
 
-from gantry_broker.testing.ports import free_broker_port, free_ports
 from gantry_operator.objects import configuration, names
+from gantry_testing.ports import free_broker_port, free_ports
 
 HOST: Final = "127.0.0.1"
 DROPPED: Final = ("--lease",)

@@ -11,8 +11,8 @@ from typing import Final, final
 
 from admin_scene import wait_for
 
-from gantry_broker.testing.ports import free_ports
-from gantry_broker.testing.programs import object_store_program
+from gantry_testing.ports import free_ports
+from gantry_testing.programs import object_store_program
 
 BUCKET: Final = "archives"
 KEYS: Final = {

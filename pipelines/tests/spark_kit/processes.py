@@ -12,9 +12,9 @@ from typing import Any, Final, final
 
 from admin_scene import BrokerChild, Child, SidecarChild, wait_for
 
-from gantry_broker.testing.local import Dialogue, properties_text
-from gantry_broker.testing.ports import free_ports
 from gantry_client import ClientError
+from gantry_testing.local import Dialogue, properties_text
+from gantry_testing.ports import free_ports
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.errors import RocketMQSourceError
 from pyspark_rocketmq.model import TransportKind

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gantry_broker.testing.store_world import StoreWorld, make_world
 from gantry_status import PageWriter, Phase, Status, new_origin
+from gantry_testing.store_world import StoreWorld, make_world
 from pyspark_rocketmq.model import QueueId, QueueRange, Replica, Task, TransportKind
 from pyspark_rocketmq.reading import read_task
 from pyspark_rocketmq.schema import COLUMNS

@@ -2,7 +2,7 @@
 
 Everything above takes these as constructor arguments, so that every fault the world can produce can be produced
 in a test. The protocols are in ``disk``, ``buffers``, ``clock`` and ``net``; the twins that touch the real thing in
-``real_disk``, ``real_buffers``, ``clock`` and ``net``; those that fail on purpose in ``gantry_broker.testing``.
+``real_disk``, ``real_buffers``, ``clock`` and ``net``; those that fail on purpose in ``gantry_testing``.
 """
 
 from gantry_broker.ports.buffers import BufferPiece, BufferVolume

@@ -1,7 +1,7 @@
 """Sockets, as a port, kept as small as what a server and a client of ours need of them.
 
 Both verbs speak asyncio: a protocol factory in, a transport or a listener out. The real twin asks the running loop;
-the twin in ``gantry_broker.testing`` joins the two ends in memory and can cut, delay or split what travels between.
+the twin in ``gantry_testing`` joins the two ends in memory and can cut, delay or split what travels between.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from pathlib import Path
 import pytest
 from xdist.workermanage import WorkerController
 
-from gantry_broker.testing.programs import helm_program, kubernetes_program, object_store_program
+from gantry_testing.programs import helm_program, kubernetes_program, object_store_program
 
 REQUIRE_VARIABLE = "GANTRY_REQUIRE"
 PROBE_TIMEOUT_S = 10

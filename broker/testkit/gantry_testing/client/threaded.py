@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar, final
 
-from gantry_client.testing.cluster import FakeCluster
+from gantry_testing.client.cluster import FakeCluster
 
 T = TypeVar("T")
 

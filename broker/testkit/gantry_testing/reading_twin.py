@@ -17,7 +17,7 @@ from typing import Final, final
 
 from gantry_broker.ports.disk import Disk, DiskFile, DiskSpace
 from gantry_broker.ports.reading import FileFacts, LockHolder, ReadingFile
-from gantry_broker.testing.faulty_volume import FaultyVolume
+from gantry_testing.faulty_volume import FaultyVolume
 
 PAGE_BYTES: Final = 4096
 

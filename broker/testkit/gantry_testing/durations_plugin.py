@@ -27,8 +27,8 @@ from typing import Final
 
 import pytest
 
-from gantry_broker.testing import slowness
-from gantry_broker.testing.parts_plugin import PART
+from gantry_testing import slowness
+from gantry_testing.parts_plugin import PART
 
 VARIABLE: Final = "GANTRY_DURATIONS"
 MAX_VARIABLE: Final = "GANTRY_SECONDS_MAX"

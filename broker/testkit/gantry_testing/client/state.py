@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import final
 
-from gantry_client.testing.log import FakeLog
 from gantry_remoting.server import Connection
+from gantry_testing.client.log import FakeLog
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command, oneway
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig

@@ -1,6 +1,6 @@
 """A broker on a disk whose ``fdatasync`` takes longer. A program, not a module to import.
 
-    python -m gantry_broker.testing.slow_broker --sync-delay-ms 5 -- -c broker.conf
+    python -m gantry_testing.slow_broker --sync-delay-ms 5 -- -c broker.conf
 
 What runs is the shipped broker; only ``RealFile.sync`` waits first, in whatever thread calls it and with the
 interpreter let go, as a slow disk would have it wait. A tracer outside could delay the call as well, but would stop
@@ -15,7 +15,7 @@ import time
 
 from gantry_broker import __main__ as broker
 from gantry_broker.ports.real_disk import RealFile
-from gantry_broker.testing.crashing_broker import replace
+from gantry_testing.crashing_broker import replace
 
 DELAY_MS_MAX = 60_000
 

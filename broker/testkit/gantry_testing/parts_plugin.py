@@ -26,7 +26,7 @@ import pytest
 from hypothesis import settings
 from xdist.workermanage import WorkerController
 
-from gantry_broker.testing.requirements_plugin import ACCOUNT
+from gantry_testing.requirements_plugin import ACCOUNT
 
 PARTS: Final = ("store", "ha", "server", "operator", "java", "spark", "browser", "api")
 """The parts of the product, as `make verify PART=` and `--part` name them."""

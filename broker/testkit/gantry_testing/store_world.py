@@ -18,10 +18,10 @@ from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import StoreSettings
-from gantry_broker.testing.fake_clock import FakeClock
-from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.faulty_volume import FaultyVolume
-from gantry_broker.testing.killable_disk import KillableDisk
+from gantry_testing.fake_clock import FakeClock
+from gantry_testing.faulty_disk import FaultyDisk
+from gantry_testing.faulty_volume import FaultyVolume
+from gantry_testing.killable_disk import KillableDisk
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import StoredMessage, decode_records, encode_host
 from gantry_wire.properties import KEYS, TAGS, UNIQUE_KEY, format_properties

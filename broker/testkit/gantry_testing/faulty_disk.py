@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
-from gantry_broker.testing.faulty_pages import Node, Survives, by_chance, everything, nothing, outside
+from gantry_testing.faulty_pages import Node, Survives, by_chance, everything, nothing, outside
 
 DEFAULT_CAPACITY: Final = 1 << 30
 

@@ -4,12 +4,12 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import final
 
-from gantry_client.testing import consuming, managing, sending
-from gantry_client.testing.log import FakeLog
-from gantry_client.testing.state import BrokerState, Handler
 from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_remoting.server import CommandService, Connection, Listener
 from gantry_remoting.settings import ListenerSettings
+from gantry_testing.client import consuming, managing, sending
+from gantry_testing.client.log import FakeLog
+from gantry_testing.client.state import BrokerState, Handler
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.fields import FieldError

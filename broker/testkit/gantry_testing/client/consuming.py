@@ -3,8 +3,8 @@
 import asyncio
 
 from gantry_client.documents import ConsumerIds
-from gantry_client.testing.state import BrokerState, Handler, missing_topic
 from gantry_remoting.server import Connection
+from gantry_testing.client.state import BrokerState, Handler, missing_topic
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import (

@@ -20,8 +20,8 @@ import uvloop
 from gantry_broker.app import Broker
 from gantry_broker.ports import Clock, Disk, RealDisk, SystemClock
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.ports import free_ports
 from gantry_remoting import Channel, ConnectionClosed
+from gantry_testing.ports import free_ports
 from gantry_wire import Command, RequestCode
 from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PULL_SUSPEND
 from gantry_wire.fastjson import dumps, loads

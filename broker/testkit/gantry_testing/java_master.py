@@ -12,7 +12,7 @@ import struct
 from typing import Final, final
 
 from gantry_broker.ha.classic.start import MasterRange
-from gantry_broker.testing.store_world import STORE_HOST, TINY
+from gantry_testing.store_world import STORE_HOST, TINY
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
 
 FILE_BYTES: Final = TINY.mapped_file_size_commit_log

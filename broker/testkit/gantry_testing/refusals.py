@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, running_broker, tree
+from gantry_testing.local import TOPIC, Dialogue, dialogue, running_broker, tree
 from gantry_wire import Command, RequestCode
 
 KEPT_IN_BACKGROUND = frozenset({"retention-clock.json", "scrub.json"})

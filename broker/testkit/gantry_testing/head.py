@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gantry_broker.store.message_store import MessageStore
-from gantry_broker.testing.store_world import StoreWorld
+from gantry_testing.store_world import StoreWorld
 
 POINT_INTERVAL_MS = 60_000
 """Longer than any test lets pass between two recovery points."""

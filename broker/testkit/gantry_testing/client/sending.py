@@ -3,8 +3,8 @@
 from dataclasses import replace
 from random import randrange
 
-from gantry_client.testing.state import BrokerState, Handler, missing_topic
 from gantry_remoting.server import Connection
+from gantry_testing.client.state import BrokerState, Handler, missing_topic
 from gantry_wire.batch import decode_batch
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command

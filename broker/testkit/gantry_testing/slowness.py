@@ -9,7 +9,7 @@ last minute. It is never less than 1: a fast machine may wait as long, and does 
 A deadline decides that an event will never come. It is no measurement: performance is measured by a benchmark, in one
 run with what it is compared with.
 
-    python -m gantry_broker.testing.slowness 0.5         exit code 1 if other programs use over half of the processors
+    python -m gantry_testing.slowness 0.5         exit code 1 if other programs use over half of the processors
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Final
 
 from gantry_broker.store.inspect.findings import Finding, Harm, Kind, Message
 from gantry_broker.store.inspect.verify import Verifier, VerifyOrder, VerifyReport
-from gantry_broker.testing.reading_twin import ReadingTwin
-from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_testing.reading_twin import ReadingTwin
+from gantry_testing.store_world import TINY, StoreWorld
 
 LOG: Final = "commitlog/00000000000000000000"
 QUEUE: Final = "consumequeue/orders/0/00000000000000000000"

@@ -13,8 +13,8 @@ from typing import Final
 from gantry_access import Credentials, Sign, SignatureKind, signer
 from gantry_broker.app import Broker
 from gantry_broker.ports import Clock
-from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, running_broker, tree
 from gantry_remoting import Channel
+from gantry_testing.local import GROUP, TOPIC, Dialogue, running_broker, tree
 from gantry_wire import Command
 from gantry_wire.fastjson import dumps
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, final
 
-from gantry_client.testing.broker import FakeBroker
 from gantry_remoting.server import CommandService, Connection, Listener
 from gantry_remoting.settings import ListenerSettings
+from gantry_testing.client.broker import FakeBroker
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.admin import TopicConfig, TopicListing, TopicName

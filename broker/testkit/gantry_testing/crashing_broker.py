@@ -1,6 +1,6 @@
 """A broker that ends itself with SIGKILL at a named place of its own work. A program, not a module to import.
 
-    python -m gantry_broker.testing.crashing_broker [--crash-at NAME:TIMES] [--armed-by-signal] ... -- -c broker.conf
+    python -m gantry_testing.crashing_broker [--crash-at NAME:TIMES] [--armed-by-signal] ... -- -c broker.conf
 
 What runs is the shipped broker; only ``points.reached``, which does nothing there, counts and kills here. The count
 begins with the process, or, with ``--armed-by-signal``, with SIGUSR1: then whoever watches decides that the start is
