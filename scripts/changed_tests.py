@@ -24,8 +24,8 @@ SOURCES: Final = ("broker/src", "broker/testkit", "operator/src", "pipelines/src
 TOOLS: Final = ("scripts", ".ci", "Makefile")
 """Files and folders that no test imports; the house tests run them."""
 
-HOUSE: Final = ("broker/tests", "test_house_")
-"""The folder of the house tests, and how their files begin."""
+HOUSE: Final = "broker/tests/house"
+"""The folder of the tests of the repository itself."""
 
 
 def git(*words: str) -> list[str]:
@@ -99,7 +99,7 @@ def chosen(changed: Collection[str]) -> list[str]:
         return reached[path]
 
     def is_selected(path: Path) -> bool:
-        if is_house and path.parent == ROOT / HOUSE[0] and path.name.startswith(HOUSE[1]):
+        if is_house and path.parent == ROOT / HOUSE:
             return True
         return any(map(path.is_relative_to, fixtures)) or is_reached(path)
 

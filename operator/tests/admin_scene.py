@@ -23,12 +23,11 @@ from gantry_remoting import RemotingError
 from gantry_status.order_client import order_once
 from gantry_status.orders import AskStatus, HaStatus
 from gantry_testing.local import Dialogue, local_conf
+from gantry_testing.tree import PYTHON_PATH
 from gantry_wire.codes import ResponseCode
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-ENVIRONMENT: Final = os.environ | {
-    "PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/broker/testkit:{ROOT}/operator/src:{ROOT}/operator/tests"
-}
+ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{PYTHON_PATH}:{ROOT}/operator/tests"}
 TOKEN: Final = "the-token-that-may-change-0123456789"
 READ_TOKEN: Final = "the-token-that-may-look-0123456789"
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

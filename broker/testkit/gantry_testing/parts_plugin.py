@@ -41,9 +41,9 @@ BY_PATH: Final = {
     "broker/tests/damage/": "store",
     "broker/tests/faults/": "store",
     "broker/tests/simulation/": "store",
-    "broker/tests/test_store_": "store",
+    "broker/tests/store/": "store",
     "broker/tests/replication/": "ha",
-    "broker/tests/test_ha_": "ha",
+    "broker/tests/ha/": "ha",
 }
 """Else by how its path begins. Everything else belongs to the server."""
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final, final
 
 from gantry_cli.supervisor import send_signal
+from gantry_testing.tree import PYTHON_PATH
 
-SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
 HOST: Final = "127.0.0.1"
 READY_TIMEOUT_S: Final = 180.0
 STOP_TIMEOUT_S: Final = 180.0
@@ -60,7 +60,7 @@ class ServerProcess:
         """Start it without waiting until it is ready."""
         assert not self.is_running, "started twice"
         self._directory.mkdir(exist_ok=True)
-        environment = os.environ | {"PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
+        environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "PYTHONUNBUFFERED": "1"}
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, *self._arguments,

@@ -40,9 +40,10 @@ from damage.world import BUSY, QUEUES, RETRIED
 from gantry_remoting import RemotingError
 from gantry_testing.local import Dialogue
 from gantry_testing.slowness import patience
+from gantry_testing.tree import PYTHON_PATH
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/broker/testkit:{ROOT}/operator/src"}
+ENVIRONMENT: Final = os.environ | {"PYTHONPATH": PYTHON_PATH}
 READY_S: Final = 30.0
 SHOWN_S: Final = 8.0
 """How long a source may take to show what the log reports: pages are published and asked for every second or so."""

@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from crash.processes import SOURCE
 from faults.loop_disk import LoopDisk
 from faults.scene import QUICK_FLUSH, Scene
 from faults.strace import words
+
+from gantry_testing.tree import PYTHON_PATH
 
 LEAVE_BYTES = 600 * 1024
 """Less than a log file of the scene, enough for the small files of a start."""
@@ -95,7 +96,7 @@ def test_only_allocation_keeps_a_full_disk_from_being_a_signal(disk: LoopDisk, i
 
     result = subprocess.run(
         [sys.executable, "-c", TOUCH, path, str(size), str(size if is_reserved else 0)],
-        env=os.environ | {"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"PYTHONPATH": PYTHON_PATH}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
     assert result.returncode == code, result.stderr

@@ -12,7 +12,8 @@ from mutations.mutation_trials import Result, Stage, Trials, WrongImport, copy_t
 from mutations.planted import FAULTS, Fault, mutated
 from mutations.run_mutations import faults_named, is_enough, load_results, main, merged, near_tests, save_results, table
 
-ROOT = Path(__file__).resolve().parents[3]
+from gantry_testing.tree import ROOT
+
 PARTS = (
     "gantry_wire", "gantry_broker/store", "gantry_broker/ha", "gantry_broker/server", "gantry_client",
     "gantry_nameserver", "gantry_access", "gantry_remoting", "gantry_cli", "gantry_spec", "gantry_admin",
@@ -47,12 +48,12 @@ def test_near_tests_are_those_that_import_the_module_or_are_named_like_it() -> N
     """The first stage tries them before the others of the area; the faults' own tests are left out of it."""
     closest, area = near_tests(ROOT, "broker/src/gantry_broker/store/retention.py")
 
-    assert closest[0] == "broker/tests/test_server_retention_rules.py"
-    assert "broker/tests/test_store_retention_plan.py" in closest
-    assert "broker/tests/test_store_append.py" in area and not set(area) & set(closest)
+    assert closest[0] == "broker/tests/server/test_server_retention_rules.py"
+    assert "broker/tests/store/test_store_retention_plan.py" in closest
+    assert "broker/tests/store/test_store_append.py" in area and not set(area) & set(closest)
     assert not any("mutations" in one for one in (*closest, *area))
     assert near_tests(ROOT, "broker/src/gantry_broker/server/handlers/pull.py")[0] == [
-        "broker/tests/test_server_pull.py"
+        "broker/tests/server/test_server_pull.py"
     ]
 
 

@@ -1,0 +1,233 @@
+"""The documents say what is true: every setting and command is in them, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from gantry_broker.settings import BrokerSettings
+from gantry_testing.tree import ROOT
+
+LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
+TITLES = {"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md"}
+
+
+def load_reference() -> ModuleType:
+    """scripts/reference.py, which is no package's module."""
+    specification = importlib.util.spec_from_file_location("gantry_reference", ROOT / "scripts/reference.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+reference = load_reference()
+
+
+def documents() -> Iterator[Path]:
+    """Every page we wrote."""
+    yield from sorted(ROOT.glob("*.md"))
+    for folder in ("docs", "broker"):
+        yield from sorted((ROOT / folder).glob("**/*.md"))
+
+
+def dead_links(page: Path) -> list[str]:
+    """Relative links of a page that lead to no file."""
+    return [match[1] for match in LINK.finditer(page.read_text()) if not (page.parent / match[1]).exists()]
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    """Every command of `gantry` with the words that call it."""
+    return [(name, command) for name, command, _ in reference.walk_commands(reference.command_line(), "gantry")]
+
+
+@cache
+def written_anew() -> dict[str, str]:
+    """Every page as another process writes it: a command that a test has called here keeps something of that."""
+    program = (
+        "import json, pathlib, reference;"
+        "print(json.dumps({page.name: text for page, text in reference.pages(pathlib.Path.cwd()).items()}))"
+    )
+    path = {"PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=os.environ | path, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("page", ["settings.md", "commands.md", "output.md", "groups.md"])
+def test_the_reference_is_not_stale(page: str) -> None:
+    """The reference pages are what the code says today."""
+    wanted = written_anew()[page]
+
+    stale = difflib.unified_diff((ROOT / "docs" / page).read_text().splitlines(), wanted.splitlines(), n=0)
+    assert list(stale) == [], "run: make format"
+
+
+def misnumbered_decisions(folder: Path) -> list[str]:
+    """Decisions that share a number, or whose heading has another one than the file's name."""
+    pages = sorted(folder.glob("*.md"))
+    numbers = Counter(page.name[:4] for page in pages)
+    return [
+        page.name
+        for page in pages
+        if numbers[page.name[:4]] > 1 or not page.read_text().startswith(f"# {int(page.name[:4])}. ")
+    ]
+
+
+def test_every_decision_has_a_number_of_its_own() -> None:
+    """Others refer to it."""
+    assert misnumbered_decisions(ROOT / "broker/docs/decisions") == []
+
+
+def test_a_number_given_twice_is_caught(tmp_path: Path) -> None:
+    """And one that the page does not bear."""
+    for name, heading in (
+        ("0001-a.md", "# 1. A"),
+        ("0001-b.md", "# 1. B"),
+        ("0002-c.md", "# 3. C"),
+        ("0004-d.md", "# 4. D"),
+    ):
+        (tmp_path / name).write_text(heading)
+
+    assert misnumbered_decisions(tmp_path) == ["0001-a.md", "0001-b.md", "0002-c.md"]
+
+
+def test_every_setting_is_in_the_docs() -> None:
+    """Each field of each settings class is named in docs/, with its reason."""
+    text = (ROOT / "docs/settings.md").read_text()
+    classes = reference.all_settings(ROOT)
+    names = [(one.name, setting.name) for one in classes for setting in one.settings]
+
+    assert {one.name for one in classes} >= {"BrokerSettings", "StoreSettings", "NameServerSettings", "WireLimits"}
+    assert [name for name in names if f"`{name[1]}`" not in text] == []
+    assert [name for one in classes for name in one.unexplained] == []
+
+
+def test_every_key_of_broker_conf_is_in_the_docs() -> None:
+    """Each name that works in a `broker.conf` is named in docs/, as RocketMQ users spell it."""
+    text = (ROOT / "docs/settings.md").read_text()
+    keys = list(BrokerSettings().effective())
+
+    assert len(keys) > 20
+    assert [key for key in keys if not re.search(rf"\b{re.escape(key)}\b", text)] == []
+
+
+def test_an_unexplained_setting_is_caught(tmp_path: Path) -> None:
+    """A setting without a docstring is named instead of being listed bare."""
+    module = tmp_path / "broker/src/gantry_new/settings.py"
+    module.parent.mkdir(parents=True)
+    module.write_text('class NewSettings:\n    """New."""\n\n    one: int = 1\n    """Said."""\n\n    two: int = 2\n')
+
+    [found] = reference.all_settings(tmp_path)
+
+    assert [setting.name for setting in found.settings] == ["one", "two"]
+    assert found.unexplained == ["gantry_new.settings.NewSettings.two"]
+
+
+def undocumented(name: str, command: click.Command, text: str) -> list[str]:
+    """What a command lacks: its section, its own help, or the help of an option."""
+    lacks = [] if f"\n## `{name}`\n" in text else [f"{name}: no section"]
+    lacks += [] if command.help else [f"{name}: no help"]
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    return lacks + [f"{name} {option.name}: no help" for option in options if not option.help and not option.hidden]
+
+
+def test_every_command_is_documented() -> None:
+    """Each command has its own section in docs/, says what it does, and so does each of its options."""
+    text = (ROOT / "docs/commands.md").read_text()
+    found = commands()
+
+    assert len(found) > 8
+    assert [lack for name, command in found for lack in undocumented(name, command, text)] == []
+
+
+def test_an_undocumented_command_is_caught() -> None:
+    """The section, the help and the help of each option are asked for."""
+    command = click.Command("new", params=[click.Option(["--bare"])])
+
+    assert undocumented("gantry new", command, "# Commands") == [
+        "gantry new: no section",
+        "gantry new: no help",
+        "gantry new bare: no help",
+    ]
+
+
+def test_the_command_line_has_the_promised_commands() -> None:
+    """These commands are what the README and the next steps of `gantry up` speak of."""
+    promised = {"up", "down", "status", "produce", "consume", "topic", "nameserver", "broker"}
+
+    assert {f"gantry {name}" for name in promised} <= {name for name, _ in commands()}
+
+
+def test_every_link_leads_somewhere() -> None:
+    """No page of ours links to a file that is not there."""
+    assert {page.name for page in documents()} >= TITLES
+    assert {str(page): dead for page in documents() if (dead := dead_links(page))} == {}
+
+
+def test_a_dead_link_is_caught(tmp_path: Path) -> None:
+    """Links to other sites and within the page are left alone."""
+    page = tmp_path / "page.md"
+    page.write_text("[a](gone.md) [b](page.md#part) [c](#part) [d](https://example.org/x)")
+
+    assert dead_links(page) == ["gone.md"]
+
+
+def test_the_readme_opens_with_the_two_commands() -> None:
+    """The first block of the README is the two commands, before any explanation of what Gantry is."""
+    text = (ROOT / "README.md").read_text()
+    first_block = text.split("```")[1]
+
+    assert [line.split("#")[0].strip() for line in first_block.splitlines()[1:] if line] == ["make up", "make test"]
+    assert text.index("```") < 400
+
+
+def figures(text: str) -> list[tuple[str, str]]:
+    """Ours and Apache's, of each row of the README's table."""
+    return re.findall(r"^\| [^|]*outstanding \| ([\d,]+) \| ([\d,]+) \|$", text, re.MULTILINE)
+
+
+def unmeasured(pairs: list[tuple[str, str]], benchmarks: str) -> list[tuple[str, str]]:
+    """Pairs of figures that are not in one row of the benchmarks."""
+    rows = [[cell.strip() for cell in line.split("|")] for line in benchmarks.splitlines()]
+    return [pair for pair in pairs if not any(set(pair) <= set(row) for row in rows)]
+
+
+def test_figures_of_the_readme_are_measured_ones() -> None:
+    """What the README says of speed is in the table that the benchmark writes; it also says where it is slower."""
+    pairs = figures((ROOT / "README.md").read_text())
+    benchmarks = (ROOT / "docs/benchmarks.md").read_text()
+
+    assert len(pairs) >= 5 and any(int(a.replace(",", "")) < int(b.replace(",", "")) for a, b in pairs)
+    assert unmeasured(pairs, benchmarks) == []
+    assert unmeasured([("27,308", "11,990")], benchmarks) == [("27,308", "11,990")], "one that is made up is caught"
+
+
+def test_the_first_screen_is_short() -> None:
+    """A newcomer reads the README to its end."""
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
+
+
+def test_every_package_is_on_the_map() -> None:
+    """Each import package that exists is named in ARCHITECTURE.md."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    packages = {path.parent.name for path in ROOT.glob("*/src/*/__init__.py")}
+
+    assert "gantry_wire" in packages
+    assert sorted(package for package in packages if f"`{package}`" not in text) == []

@@ -1,0 +1,170 @@
+"""Who may read what processes write: the owner alone by default, and the group where that was asked for."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from local_group_kit import FREE_PORTS, Group, gantry
+
+from gantry_remoting.file_access import FileAccess, limit_existing_files
+from gantry_testing.local import local_conf
+from gantry_testing.tree import ROOT
+
+OTHERS = 0o007
+GROUP_AND_OTHERS = 0o077
+
+
+def open_beyond(root: Path, mask: int) -> dict[str, str]:
+    """Everything below ``root``, itself included, that has a bit of ``mask``, with its mode."""
+    paths = [root, *(Path(folder, name) for folder, folders, files in os.walk(root) for name in folders + files)]
+    modes = {str(path.relative_to(root)): stat.S_IMODE(path.lstat().st_mode) for path in paths if not path.is_symlink()}
+    return {name: f"{mode:04o}" for name, mode in modes.items() if mode & mask}
+
+
+@pytest.fixture(autouse=True)
+def generous_umask() -> Iterator[None]:
+    """The usual umask of a machine, which lets everybody read."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.verify
+def test_a_running_group_leaves_nothing_that_others_can_read(tmp_path: Path) -> None:
+    """Stores, tables, logs, status pages, tokens, sockets: 0600 and 0700, while it runs and after it has ended."""
+    group = Group(tmp_path / "state")
+    group.up(*FREE_PORTS)
+    try:
+        gantry("produce", "-n", group.name_server, "hello", "one", "two", "--key", "k")
+        gantry("consume", "-n", group.name_server, "hello", "--group", "readers")
+        running = open_beyond(group.folder, GROUP_AND_OTHERS)
+        names = {path.name for path in group.folder.rglob("*")}
+    finally:
+        group.down()
+
+    assert running == {}
+    assert open_beyond(group.folder, GROUP_AND_OTHERS) == {}
+    assert {"store.json", "status", "control.sock", "up.log", "topics.json"} <= names, "the walk has seen them"
+
+
+@contextmanager
+def broker_process(store: Path, **conf: str) -> Iterator[str]:
+    """A broker that was started as from a service manager; gives what it has logged until it listened."""
+    words = [
+        word for key, value in local_conf(store, haListenPort="-1", **conf).items() for word in ("-o", f"{key}={value}")
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-m", "gantry_broker", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("broker listening"):
+                break
+        try:
+            yield "".join(lines)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=120)
+
+
+def test_a_store_may_be_opened_to_the_brokers_group(tmp_path: Path) -> None:
+    """`fileAccess=GROUP`: the group reads files and enters directories, writes nothing, and others see nothing."""
+    store = tmp_path / "store"
+    with broker_process(store, fileAccess="GROUP"):
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.rglob("*")}
+
+    assert open_beyond(store, OTHERS | 0o020) == {}
+    assert (modes["config"], modes["topics.json"], modes["store.json"]) == (0o750, 0o640, 0o640)
+
+
+def test_a_store_that_was_open_to_everybody_is_closed_at_the_start(tmp_path: Path) -> None:
+    """An earlier version's files lose what `fileAccess` does not allow, and the log says how many there were."""
+    store = tmp_path / "store"
+    with broker_process(store):
+        pass
+    for path in [store, *store.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+    with broker_process(store) as said:
+        assert open_beyond(store, GROUP_AND_OTHERS) == {}
+    assert "files of the store were open to others and are not any more" in said
+
+
+def test_nothing_is_ever_opened_up(tmp_path: Path) -> None:
+    """Limiting to the group leaves what only the owner reads as it is; a link is not followed."""
+    outside = tmp_path / "outside"
+    outside.write_text("")
+    outside.chmod(0o644)
+    store = tmp_path / "store"
+    store.mkdir(mode=0o700)
+    (store / "secret").touch(mode=0o600)
+    (store / "open").touch(mode=0o644)
+    (store / "link").symlink_to(outside)
+
+    assert limit_existing_files(store, FileAccess.GROUP) == (1, 0)
+
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [*store.iterdir()]}
+    assert modes == {"secret": 0o600, "open": 0o640, "link": 0o644}
+    assert limit_existing_files(tmp_path / "missing", FileAccess.OWNER) == (0, 0)
+
+
+def test_a_pipelines_files_follow_the_users_own_umask(tmp_path: Path) -> None:
+    """What a job writes is for its readers: the command hands on the umask that it was started with."""
+    script = (
+        "import os, sys\n"
+        "from gantry_cli.pipeline import _run\n"
+        "from gantry_remoting.file_access import limit_new_files\n"
+        "limit_new_files()\n"
+        f"_run([sys.executable, '-c', {f'open({str(tmp_path / chr(114))!r}, {chr(119)!r})'!r}])\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+    assert stat.S_IMODE((tmp_path / "r").stat().st_mode) == 0o644
+
+
+SERVERS = ("gantry_broker/__main__.py", "gantry_nameserver/main.py", "gantry_cli/main.py", "gantry_admin/__main__.py")
+
+
+def test_every_process_decides_about_its_files_at_its_start() -> None:
+    """Each entry point limits new files; a new one that forgets it fails here by not being named."""
+    sources = [*ROOT.glob("broker/src/*/*.py"), *ROOT.glob("operator/src/*/*.py")]
+    deciding = {"/".join(path.parts[-2:]) for path in sources if calls_of(path) & {"limit_new_files"}}
+
+    assert deciding == set(SERVERS)
+
+
+def test_no_file_is_made_for_everybody_by_its_own_mode() -> None:
+    """Where a mode is written down it gives others nothing, so that a library user's umask opens no file either."""
+    sources = [*ROOT.glob("broker/src/**/*.py"), *ROOT.glob("operator/src/**/*.py")]
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and name_of(node) in ("open", "chmod", "mkdir", "makedirs", "fchmod")
+        for mode in [*node.args, *(keyword.value for keyword in node.keywords)]
+        if isinstance(mode, ast.Constant)
+        and type(mode.value) is int
+        and 0o400 <= mode.value <= 0o777
+        and mode.value & OTHERS
+    ]
+
+    assert found == []
+
+
+def calls_of(path: Path) -> set[str]:
+    return {name_of(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+
+
+def name_of(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

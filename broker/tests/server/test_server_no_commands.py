@@ -1,0 +1,58 @@
+"""A server starts no program, so no setting and no name that comes over the wire can be one."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+SERVERS = ("gantry_wire", "gantry_remoting", "gantry_access", "gantry_status", "gantry_broker", "gantry_nameserver")
+STARTERS = frozenset({"subprocess", "pty", "multiprocessing", "runpy", "pickle", "marshal", "shelve"})
+CALLS = frozenset(
+    {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve", "execvp", "execvpe",
+     "spawnv", "spawnvp", "create_subprocess_exec", "create_subprocess_shell", "eval", "exec", "__import__"}
+)  # fmt: skip
+EXCEPTED = frozenset(
+    {
+        "gantry_testing",  # no part of a server
+    }
+)
+
+
+def starts(text: str) -> list[str]:
+    """What in a module's text could start a program or run text as one."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [name.name for name in node.names if name.name.split(".")[0] in STARTERS]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in STARTERS:
+            found.append(str(node.module))
+        elif isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            found += [name] if name in CALLS else []
+    return found
+
+
+@pytest.mark.parametrize("package", SERVERS)
+def test_no_module_of_a_server_starts_a_program(package: str) -> None:
+    """S7: RocketMQ's published hole was a setting that became part of a command line."""
+    modules = [
+        path
+        for path in sorted((SOURCE / package).rglob("*.py"))
+        if not any(path.is_relative_to(SOURCE / one) for one in EXCEPTED)
+    ]
+
+    assert modules
+    assert {str(path): found for path in modules if (found := starts(path.read_text()))} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import subprocess", "from subprocess import run", "import os\nos.system(x)", "eval(x)",
+     "import asyncio\nasyncio.create_subprocess_exec(x)", "os.execvp(x)", "import pickle"],
+)  # fmt: skip
+def test_what_starts_one_is_seen(text: str) -> None:
+    """S7's twin: the look above can find something."""
+    assert starts(text)

@@ -1,0 +1,433 @@
+"""A status page between processes: never a mixture, never a truncated file, and the last word of a dead writer."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from gantry_status import (
+    Moment,
+    PageAbsent,
+    PageDamaged,
+    PageForeign,
+    PageReader,
+    PageTaken,
+    PageTooShort,
+    PageTorn,
+    PageUnreadable,
+    PageWriter,
+    Phase,
+    Status,
+    StatusPageError,
+    new_origin,
+)
+from gantry_status.layout import COPY_BYTES, HEADER_BYTES, PAGE_BYTES
+from gantry_testing.tree import PYTHON_PATH
+
+KILLS: Final = 25
+DEADLINE_S: Final = 120.0
+CHUNK_BYTES: Final = 64
+EQUAL: Final = (
+    "published_wall_ms", "wrote", "committed", "flushed", "confirmed", "min_physical", "epoch", "generation",
+    "disk_used_bytes", "connections", "parked_sends", "last_error_wall_ms",
+)  # fmt: skip
+"""The fields that the writer below fills with one number: a mixture of two publications has two."""
+
+WRITER: Final = f"""
+import os, sys
+from gantry_status import PageWriter, Phase, Status, new_origin, now
+
+def status(number):
+    fields = dict.fromkeys({EQUAL!r}, number)
+    fields["published_wall_ms"] = number
+    return Status(published_boottime_ns=now().boottime_ns, phase=Phase.SERVING, last_error=str(number), **fields)
+
+path, first, chunk = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+if chunk:
+    # Write in small pieces, so that a kill, a stop or a look is likely to come between two of them.
+    whole = PageWriter._write
+    def piecemeal(self, data, position):
+        for start in range(0, len(data), chunk):
+            whole(self, data[start : start + chunk], position + start)
+    PageWriter._write = piecemeal
+page = PageWriter(path, new_origin("b", "0"), status(first))
+print("ready", flush=True)
+number = first
+while True:
+    number += 1
+    page.publish(status(number))
+"""
+
+
+def at(number: int, phase: Phase = Phase.SERVING) -> Status:
+    return Status(published_boottime_ns=number * 1_000_000, published_wall_ms=number, phase=phase, wrote=number)
+
+
+def writer(path: Path, number: int = 1) -> PageWriter:
+    """A page of this process."""
+    return PageWriter(str(path), new_origin("broker-a", "0.1.0"), at(number))
+
+
+@contextmanager
+def writing(path: Path, first: int, *, chunk: int = CHUNK_BYTES) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that publishes without a pause, numbered from `first`."""
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", WRITER, str(path), str(first), str(chunk)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": PYTHON_PATH},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def check_is_one(status: Status) -> int:
+    """The number of a publication; fails when its fields are of two."""
+    numbers = {getattr(status, name) for name in EQUAL} | {int(status.last_error)}
+    assert len(numbers) == 1, f"a mixture of publications: {numbers}"
+    [number] = numbers
+    assert isinstance(number, int)
+    return number
+
+
+def test_a_killed_writer_never_leaves_a_mixture(tmp_path: Path) -> None:
+    """Whenever a writer is killed, before, while and after it is read, each look gives one whole publication."""
+    path = tmp_path / "status"
+    first, boots, torn = 1_000_000, set(), 0
+    with PageReader(str(path)) as reader:
+        for _ in range(KILLS):
+            with writing(path, first) as process:
+                newest, looks = 0, 0
+                while looks < 200 or newest < first + 20:
+                    reading = reader.read()
+                    number = check_is_one(reading.status)
+                    assert number >= max(newest, first), "time went backward"
+                    assert reading.is_writer_alive
+                    newest, looks = number, looks + 1
+                process.kill()
+                process.wait()
+            data = path.read_bytes()
+            torn += any(data[start + 7] % 2 for start in (HEADER_BYTES, HEADER_BYTES + COPY_BYTES))
+            last = reader.read()
+            assert check_is_one(last.status) >= newest
+            assert not last.is_writer_alive and last.is_stale()
+            boots.add(last.origin.boot_id)
+            first += 1_000_000
+    assert len(boots) == KILLS
+    assert torn > 0, "no kill came between two pieces of a publication: this proves nothing"
+
+
+def test_a_stopped_writer_is_recognised_by_its_age(tmp_path: Path) -> None:
+    """SIGSTOP, in the middle of a publication too: the page can be read, its age grows, and SIGCONT makes it young."""
+    path = tmp_path / "status"
+    with writing(path, 1) as process, PageReader(str(path)) as reader:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        stopped = reader.read()
+        wait_until(lambda: reader.read().is_stale(after_ms=100))
+        later = reader.read()
+
+        assert later.status == stopped.status
+        assert check_is_one(later.status) > 0
+        assert later.age_ms is not None and later.age_ms > 100
+        assert later.is_writer_alive, "it is stopped, not dead"
+
+        process.send_signal(signal.SIGCONT)
+        wait_until(lambda: reader.read().status.wrote != stopped.status.wrote)
+        wait_until(lambda: not reader.read().is_stale())
+
+
+def wait_until(predicate: "object", deadline_s: float = DEADLINE_S) -> None:
+    """Wait for another process; fails when it does not come."""
+    assert callable(predicate)
+    end = time.monotonic() + deadline_s
+    while not predicate():
+        assert time.monotonic() < end, "what was waited for did not happen"
+        time.sleep(0.005)
+
+
+def test_a_restart_is_a_new_file_and_is_followed(tmp_path: Path) -> None:
+    """The old file keeps its size and its bytes, the reader goes over to the new one, and says who it is."""
+    path = tmp_path / "status"
+    first = writer(path, 1)
+    reader = PageReader(str(path))
+    before = reader.read()
+    with path.open("rb") as old:
+        first.close()
+        second = writer(path, 2)
+        after = reader.read()
+
+        assert os.fstat(old.fileno()).st_ino != path.stat().st_ino
+        assert len(old.read()) == PAGE_BYTES == path.stat().st_size
+
+    assert (before.status.wrote, after.status.wrote) == (1, 2)
+    assert before.origin.boot_id == first.origin.boot_id != second.origin.boot_id == after.origin.boot_id
+    assert not path.with_name("status.new").exists()
+    reader.close()
+    second.close()
+
+
+def test_a_page_written_over_another_is_noticed_by_its_header(tmp_path: Path) -> None:
+    """Also in the same inode, as `cp` leaves it, another boot id is another broker."""
+    path, other = tmp_path / "status", tmp_path / "other"
+    first, second = writer(path, 1), writer(other, 2)
+    with PageReader(str(path)) as reader:
+        reader.read()
+        inode = path.stat().st_ino
+        path.write_bytes(other.read_bytes())
+
+        after = reader.read()
+
+        assert path.stat().st_ino == inode
+        assert (after.status.wrote, after.origin.boot_id) == (2, second.origin.boot_id)
+    first.close()
+    second.close()
+
+
+def test_publications_take_turns_and_the_newest_is_read(tmp_path: Path) -> None:
+    """Each publication replaces the one before the last."""
+    path = tmp_path / "status"
+    page = writer(path, 1)
+    with PageReader(str(path)) as reader:
+        for number in range(2, 8):
+            page.publish(at(number))
+            assert reader.read().status == at(number)
+    page.close()
+
+
+@pytest.mark.parametrize("position", [8, HEADER_BYTES + 7, HEADER_BYTES + 40, HEADER_BYTES + COPY_BYTES + 40, 4090])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("first", [2, 3], ids=["newest-is-copy-0", "newest-is-copy-1"])
+def test_a_reader_that_is_overtaken_looks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: int, count: int, first: int
+) -> None:
+    """However often the writer publishes between two bytes of a look, what the reader gives is one publication."""
+    path = tmp_path / "status"
+    page = PageWriter(str(path), new_origin("b", "0"), numbered(1))
+    for number in range(2, first + 1):
+        page.publish(numbered(number))
+    looks, read = [0], os.pread
+
+    def overtaken(descriptor: int, length: int, start: int) -> bytes:
+        looks[0] += 1
+        if length < PAGE_BYTES or looks[0] > 10:
+            return read(descriptor, length, start)
+        head = read(descriptor, position, 0)
+        newest = looks[0] * 10
+        for number in range(newest, newest + count):
+            page.publish(numbered(number))
+        return head + read(descriptor, length - position, position)
+
+    monkeypatch.setattr(os, "pread", overtaken)
+    with PageReader(str(path)) as reader:
+        assert check_is_one(reader.read().status) > 0
+    page.close()
+
+
+def numbered(number: int) -> Status:
+    """A publication that a mixture with another one can be told from."""
+    numbers: dict[str, Any] = dict.fromkeys(EQUAL, number)
+    return Status(published_boottime_ns=0, phase=Phase.SERVING, last_error=str(number), **numbers)
+
+
+def test_damage_to_one_copy_costs_one_publication_and_to_both_is_said(tmp_path: Path) -> None:
+    """A flipped bit gives the publication before; with both copies damaged the reader gives up and says so."""
+    path = tmp_path / "status"
+    page = writer(path, 1)
+    page.publish(at(2))
+    newest, older = HEADER_BYTES, HEADER_BYTES + COPY_BYTES
+    with PageReader(str(path)) as reader:
+        flip(path, newest + 40)
+        assert reader.read().status == at(1)
+
+        flip(path, older + 40)
+        with pytest.raises(PageTorn, match="no whole publication in 100 attempts"):
+            reader.read()
+
+        flip(path, newest + 40)
+        assert reader.read().status == at(2)
+
+        flip(path, 100)
+        with pytest.raises(PageDamaged, match="CRC of its header"):
+            reader.read()
+    page.close()
+
+
+def flip(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        [byte] = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_what_is_no_page_is_told_apart(tmp_path: Path) -> None:
+    """No file, no right, a directory, something else, too short: each has its own error, and names the path."""
+    page = writer(tmp_path / "whole")
+    page.close()
+    whole = (tmp_path / "whole").read_bytes()
+    (tmp_path / "foreign").write_text("checkpoint")
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "short").write_bytes(whole[:-1])
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    cases: list[tuple[str, type[StatusPageError], str]] = [
+        ("absent", PageAbsent, "there is no status page"),
+        ("foreign", PageForeign, "GANTRYST"),
+        ("empty", PageTooShort, "0 bytes"),
+        ("short", PageTooShort, "4095 bytes of 4096"),
+        ("directory", PageUnreadable, "no file"),
+        ("pipe", PageUnreadable, "no file"),
+        ("foreign/below", PageUnreadable, "Not a directory"),
+    ]
+    for name, error, text in cases:
+        reader = PageReader(str(tmp_path / name))
+        with pytest.raises(error, match=text) as caught:
+            reader.read()
+        assert str(tmp_path / name) in str(caught.value)
+        assert repr(reader) == f"<PageReader {tmp_path / name} closed>"
+
+
+def test_a_page_that_is_cut_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    """Somebody truncates the file under the reader: that is a sentence, not a signal."""
+    path = tmp_path / "status"
+    page = writer(path)
+    with PageReader(str(path)) as reader:
+        reader.read()
+        os.truncate(path, HEADER_BYTES + 10)
+
+        with pytest.raises(PageTooShort, match="522 bytes"):
+            reader.read()
+    page.close()
+
+
+def test_a_reader_waits_for_nothing_and_comes_back(tmp_path: Path) -> None:
+    """A reader may be made before the page, and errors do not end it."""
+    path = tmp_path / "status"
+    reader = PageReader(str(path))
+    with pytest.raises(PageAbsent):
+        reader.read()
+    page = writer(path)
+
+    assert reader.read().status == at(1)
+    path.unlink()
+    with pytest.raises(PageAbsent):
+        reader.read()
+    page.close()
+    writer(path, 3).close()
+    assert reader.read().status == at(3)
+    reader.close()
+
+
+def test_a_living_writer_is_not_replaced(tmp_path: Path) -> None:
+    """A second process is refused and changes nothing; readers in between do not count; after its end it is free."""
+    path = tmp_path / "status"
+    with writing(path, 1) as process, PageReader(str(path)) as reader:
+        before = reader.read().origin
+
+        with pytest.raises(PageTaken, match=str(path)):
+            writer(path)
+
+        assert reader.read().origin == before
+        assert os.listdir(tmp_path) == ["status"]
+        process.kill()
+        process.wait()
+        assert reader.read().is_writer_alive is False
+        writer(path).close()
+        assert reader.read().origin.broker_name == "broker-a"
+
+
+def test_a_page_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed start leaves the page of the run before in place, and no half of a new one."""
+    path = tmp_path / "status"
+    writer(path, 1).close()
+
+    def refuse(descriptor: int, data: bytes, position: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            writer(path, 2)
+
+    with PageReader(str(path)) as reader:
+        assert reader.read().status == at(1)
+    assert os.listdir(tmp_path) == ["status"]
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        writer(tmp_path / "nowhere" / "status")
+
+
+def test_a_publication_that_fails_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it fails, and wherever in it, the one before can be read, and the next one succeeds."""
+    path = tmp_path / "status"
+    page = writer(path, 1)
+    page.publish(at(2))
+    write, failing = os.pwrite, [0]
+
+    def fail_at(descriptor: int, data: bytes, position: int) -> int:
+        failing[0] -= 1
+        if failing[0] == 0:
+            raise OSError(errno.EIO, "Input/output error")
+        return write(descriptor, data[:100], position)  # and short, as any write may be
+
+    monkeypatch.setattr(os, "pwrite", fail_at)
+    with PageReader(str(path)) as reader:
+        for step in (1, 2, 5, 2, 19):
+            failing[0] = step
+            with pytest.raises(OSError, match="Input/output error"):
+                page.publish(at(3))
+            assert reader.read().status == at(2)
+        failing[0] = 0
+        page.publish(at(4))
+        assert reader.read().status == at(4)
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("phase", "age_ms", "is_stale"),
+    [
+        (Phase.SERVING, 2_000, False),
+        (Phase.SERVING, 2_001, True),
+        (Phase.RECOVERING, 2_001, True),
+        (Phase.UNKNOWN, 2_001, True),
+        (Phase.STOPPED, 10_000_000, False),
+        (Phase.FAILED, 10_000_000, False),
+    ],
+)
+def test_a_heartbeat_gets_old_and_a_last_word_does_not(
+    tmp_path: Path, phase: Phase, age_ms: int, is_stale: bool
+) -> None:
+    """Two seconds without a publication are too long in every phase but the final ones."""
+    path = tmp_path / "status"
+    page = PageWriter(str(path), new_origin("b", "0"), at(1, phase))
+    with PageReader(str(path), clock=lambda: Moment((1 + age_ms) * 1_000_000, 0)) as reader:
+        reading = reader.read()
+
+    assert (reading.age_ms, reading.is_stale()) == (age_ms, is_stale)
+    page.close()
+
+
+def test_a_page_from_before_a_reboot_has_no_age(tmp_path: Path) -> None:
+    """Boot-time clocks of two boots are not compared: such a page is stale, however young it looks."""
+    path = tmp_path / "status"
+    origin = replace(new_origin("b", "0"), machine_boot_id=uuid.uuid4())
+    page = PageWriter(str(path), origin, at(1))
+    with PageReader(str(path), clock=lambda: Moment(2_000_000, 0)) as reader:
+        reading = reader.read()
+
+    assert reading.age_ms is None and reading.is_stale()
+    page.close()

@@ -1,0 +1,202 @@
+"""With which code every command ends: 0 done, 1 it could not, 2 typed wrongly, 3 not there, 130 interrupted."""
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from test_cli_output import leaves
+
+from gantry_cli import errors, status_page, store_reading
+from gantry_cli import main as main_module
+from gantry_cli.main import cli, main
+from gantry_testing.tree import PYTHON_PATH, ROOT
+
+PAGE = ROOT / "docs/exit-codes.md"
+SERVERS = {"gantry nameserver", "gantry broker", "gantry sidecar"}
+COMMANDS = {words: command for words, command in leaves(cli) if words not in SERVERS}
+
+TOLERANT = ("gantry pod broker", "gantry pod nameserver", "gantry pod sidecar")
+"""Whoever makes pods may be newer than their image: what these do not know is left out and named (test_pod_newer)."""
+
+ARGUMENTS = {
+    "name": "x",
+    "topic": "x",
+    "directory": "/nowhere/at/all",
+    "shell": "bash",
+    "bodies": "x",
+    "words": "0",
+    "paths": "/v1/status",
+    "source": "y",
+    "message_id": "7F00000100002A9F0000000000000C80",
+}
+"""What the arguments of commands can be; a command with another one has to be added here."""
+OPTIONS = {
+    "--socket": "/nowhere/control.sock",
+    "--epoch": "8",
+    "--master": "192.0.2.1:10912",
+    "--data": "/nowhere/x",
+    "-f": __file__,
+}
+
+ABSENT = [
+    *(f"store {name} /nowhere/at/all" for name in ("inspect", "verify", "dump", "repair-plan", "recover --yes")),
+    *(
+        f"ha {name} --socket /nowhere/s"
+        for name in ("promote", "promise --epoch 8", "fence --epoch 8", "drain", "flush")
+    ),
+    *(f"ha {name} --socket /nowhere/s --epoch 8 --master 192.0.2.1:1" for name in ("follow", "demote")),
+    "status --page /nowhere/status",
+    *(f"{name} --data /nowhere/x" for name in ("explain", "kill master-0", "promote 0", "bundle")),
+    f"apply --data /nowhere/x -f {shlex.quote(__file__)}",
+    *(f"{name} --kubeconfig /nowhere/k" for name in ("status bg/x", "explain bg/x", "bundle bg/x")),
+    *(f"{name} bg/x 0 --kubeconfig /nowhere/k" for name in ("promote", "fence", "restore")),
+]
+
+
+def exit_code(*words: str) -> int:
+    """The code with which the program would end."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def arguments_of(command: click.Command) -> list[str]:
+    """What has to be typed behind a command, and which sockets are meant where nothing else says it."""
+    words: list[str] = []
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument) and (parameter.required or parameter.name == "bodies"):
+            words.append(ARGUMENTS[parameter.name])
+        elif isinstance(parameter, click.Option) and (parameter.required or "--socket" in parameter.opts):
+            words += [parameter.opts[0], OPTIONS[parameter.opts[0]]]
+    return words
+
+
+def asks_name_servers() -> list[str]:
+    return [words for words, command in COMMANDS.items() if any(one.name == "name_server" for one in command.params)]
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words not in TOLERANT])
+def test_a_mistyped_command_ends_with_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An option that there is not, said with how to get help."""
+    assert exit_code(*words.split()[1:], "--no-such-option") == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address at which nobody listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{unused.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("words", asks_name_servers())
+def test_a_name_server_that_is_not_there_ends_with_1(
+    words: str, nobody: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not be done, in one line, whatever was asked."""
+    monkeypatch.setitem(OPTIONS, "--data", str(tmp_path))
+    extra = {
+        "gantry group resend": ["--from-dead-letters"],
+        "gantry group reset": ["--to", "earliest"],
+        "gantry migrate": ["--dry-run"],
+    }.get(words, [])
+
+    assert exit_code(*words.split()[1:], *arguments_of(COMMANDS[words]), "-n", nobody, *extra) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("gantry: ")] == lines[-1:]
+
+
+@pytest.mark.parametrize("line", ABSENT)
+def test_what_is_not_there_ends_with_3(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A store, a socket, a page that do not exist."""
+    assert exit_code(*shlex.split(line)) == 3
+    assert capsys.readouterr().err.startswith("gantry: ")
+
+
+def test_help_and_version_end_with_0() -> None:
+    """They are what was asked for."""
+    assert exit_code("--version") == 0
+    assert [words for words in COMMANDS if exit_code(*words.split()[1:], "--help") != 0] == []
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words != "gantry completion"])
+def test_ctrl_c_ends_with_130(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the command was at; shells and scripts know the number."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(COMMANDS[words], "callback", interrupted)
+
+    assert exit_code(*words.split()[1:], *arguments_of(COMMANDS[words])) == 130
+    assert capsys.readouterr().err.strip() == "gantry: interrupted"
+
+
+def test_real_ctrl_c_ends_a_real_command_with_130() -> None:
+    """A name server that says nothing is waited for until the signal comes, and then no more."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        environment = os.environ | {"PYTHONPATH": PYTHON_PATH}
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with subprocess.Popen(
+            [sys.executable, "-m", "gantry_cli", "topic", "list", "-n", address],
+            stderr=subprocess.PIPE,
+            env=environment,
+        ) as process:
+            silent.settimeout(60)
+            peer, _ = silent.accept()  # now it waits for the answer
+            with peer:
+                process.send_signal(signal.SIGINT)
+                _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert said.decode().strip() == "gantry: interrupted"
+
+
+def test_no_as_an_answer_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A question that is answered with no is no interruption, and nothing was done."""
+
+    def asking(*_: object, **__: object) -> None:
+        raise click.Abort
+
+    monkeypatch.setattr(COMMANDS["gantry topic delete"], "callback", asking)
+
+    assert exit_code("topic", "delete", "x") == 1
+    assert capsys.readouterr().err.strip() == "gantry: not done"
+
+
+def codes_in_the_source() -> set[int]:
+    """Every exit code that the command line has a name for."""
+    modules = (errors, status_page, store_reading)
+    return {
+        value for module in modules for name, value in vars(module).items() if name.startswith("EXIT_") and value != 0
+    }
+
+
+def test_the_page_lists_every_code_and_no_other() -> None:
+    """A code that is new is on docs/exit-codes.md, and what is there exists."""
+    listed = {int(number) for number in re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE)}
+
+    assert listed == codes_in_the_source() | {0}
+
+
+def test_commands_end_only_with_codes_that_have_a_name() -> None:
+    """No module of the command line ends the process with a bare number above 1."""
+    folder = Path(main_module.__file__).parent
+    bare = re.compile(r"(?:Exit|sys\.exit|exit_code =|_exit)\(?\s*([2-9]|\d\d+)\b")
+    found = {path.name: hits for path in folder.glob("*.py") if (hits := bare.findall(path.read_text()))}
+
+    assert found == {}
+    assert bare.findall("raise click.exceptions.Exit(7)") == ["7"]

@@ -1,0 +1,170 @@
+"""`kubectl gantry` as a program: its help teaches, its examples can be typed, and the Tab key is quick and silent."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gantry_cli.kube import completing
+from gantry_cli.kube.naming import group_word
+from gantry_cli.kube.plugin import cli, plain_name
+from gantry_cli.kube.scrub import TAKEN_OUT, scrubbed, scrubbed_text
+from gantry_cli.main import cli as gantry
+from gantry_testing.tree import PYTHON_PATH
+
+COMMANDS = sorted(cli.commands.items())
+SECRET = "hunter2hunter2"
+
+
+def examples(command: click.Command) -> list[list[str]]:
+    """What stands behind `kubectl gantry` in each example."""
+    lines = [line.strip() for line in (command.epilog or "").splitlines() if "kubectl gantry" in line]
+    return [shlex.split(re.split(r"\s{3,}| \| ", line)[0])[2:] for line in lines]
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_every_command_of_the_plugin_teaches(name: str, command: click.Command) -> None:
+    """What it does in a sentence, and examples that can be typed."""
+    found = examples(command)
+
+    assert command.help is not None and len(command.help) > 20
+    assert len(found) >= 2 and all(words[0] == name for words in found)
+    for words in found:
+        command.make_context(name, list(words[1:]))
+    with pytest.raises(click.UsageError):
+        command.make_context(name, ["orders", "--no-such-option"])
+
+
+def test_namespace_is_n_with_kubectl_and_the_name_server_without(tmp_path: Path) -> None:
+    """As users of either expect; what stands for a cluster is refused where the local group is meant."""
+    of_plugin = {option for one in cli.commands["status"].params for option in one.opts}
+    alone = CliRunner().invoke(gantry, ["explain", "--namespace", "shop"])
+    other = CliRunner().invoke(gantry, ["status", "orders"])
+
+    assert {"-n", "--namespace", "--context", "--kubeconfig"} <= of_plugin and "--namesrv" not in of_plugin
+    assert alone.exit_code == 2 and "bg/GROUP" in alone.stderr
+    assert other.exit_code == 2 and "'orders' names no group" in other.stderr
+
+
+def test_a_group_is_named_as_kubectl_names_it() -> None:
+    """By any name of its kind; a plain one is enough for the plugin."""
+    assert [group_word(text) for text in ("bg/a", "brokergroup/a", "BrokerGroups.gantry.dev/a")] == ["a", "a", "a"]
+    assert [group_word(text) for text in ("a", "pods/a", "/a")] == [None, None, None]
+    assert (plain_name("a"), plain_name("bg/a"), plain_name(None)) == ("a", "a", None)
+
+
+# -- the Tab key -------------------------------------------------------------------------------------------------------
+
+
+def completed(folder: Path, kubectl: str, *words: str) -> tuple[list[str], str]:
+    """What `kubectl_complete-gantry` prints, where `kubectl` does that; and what stands on standard error."""
+    program = folder / "kubectl"
+    program.write_text(f"#!/bin/sh\n{kubectl}\n")
+    program.chmod(0o755)
+    environment = dict(os.environ) | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": PYTHON_PATH}
+    code = "from gantry_cli.kube.plugin import complete; complete()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], env=environment, capture_output=True, text=True, timeout=180, check=True
+    )
+    return done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.verify
+def test_tab_offers_what_kubectl_finds(tmp_path: Path) -> None:
+    """Commands, groups of the namespace that was typed, namespaces, contexts; and no files."""
+    kubectl = 'echo "$@" >> calls; echo brokergroup.gantry.dev/orders; echo brokergroup.gantry.dev/bills'
+    kubectl = kubectl.replace("calls", str(tmp_path / "calls"))
+
+    commands, _ = completed(tmp_path, kubectl, "st")
+    groups, errors = completed(tmp_path, kubectl, "status", "-n", "shop", "--context", "prod", "o")
+    namespaces, _ = completed(tmp_path, kubectl, "fence", "orders", "0", "-n", "")
+
+    assert [line.partition("\t")[0] for line in commands] == ["status", ":4"]
+    assert (groups, errors) == (["orders", ":4"], "")
+    assert namespaces == ["orders", "bills", ":4"]
+    first, second = (tmp_path / "calls").read_text().splitlines()
+    assert first.startswith("get brokergroups.gantry.dev --output=name") and "--namespace=shop" in first
+    assert "--context=prod" in first and second.startswith("get namespaces") and "--namespace" not in second
+
+
+@pytest.mark.verify(quick=1)
+@pytest.mark.parametrize("kubectl", ["echo 'no such server' >&2; exit 1", "sleep 600; true", "exit 127"])
+def test_tab_is_silent_where_nothing_answers(tmp_path: Path, kubectl: str) -> None:
+    """A cluster that refuses, hangs, or is not there: nothing is offered, nothing said, and nobody waits for it."""
+    assert completed(tmp_path, kubectl, "status", "") == ([":4"], "")
+
+
+def test_tab_of_gantry_asks_a_cluster_only_behind_bg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gantry status <Tab>` of somebody without a cluster costs nothing."""
+    asked: list[str] = []
+
+    def lines(words: list[str]) -> list[str]:
+        asked.append(words[1])
+        return ["brokergroup.gantry.dev/orders"]
+
+    monkeypatch.setattr(completing, "_lines", lines)
+    context = click.Context(click.Command("status"))
+    parameter = click.Argument(["group"])
+
+    assert completing.complete_cluster_group(context, parameter, "") == [] and asked == []
+    [item] = completing.complete_cluster_group(context, parameter, "bg/o")
+    assert item.value == "bg/orders" and asked == ["brokergroups.gantry.dev"]
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"password={SECRET}", f'{{"accessKey": "{SECRET}"}}', f"Authorization: Bearer {SECRET}",
+        f"secretKey: {SECRET}", f'env "API_KEY"="{SECRET}"', f'\\"token\\": \\"{SECRET}\\"',
+        f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
+        f"-----BEGIN PRIVATE KEY-----\n{SECRET}",
+    ],
+)  # fmt: skip
+def test_a_line_with_a_secret_loses_it(text: str) -> None:
+    """And says that something was taken out."""
+    assert SECRET not in scrubbed_text(text) and TAKEN_OUT in scrubbed_text(text)
+
+
+def test_a_token_of_a_service_account_is_known_by_its_form() -> None:
+    """Whatever stands before it."""
+    token = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJlLW9mLXNvbWVib2R5"
+
+    assert scrubbed_text(f"GET / {token} 200") == f"GET / {TAKEN_OUT} 200"
+
+
+def test_an_object_loses_values_and_keeps_the_names_of_secrets() -> None:
+    """Variables, arguments, annotations of kubectl; where a pod has its Secrets from stays: a fault may be there."""
+    pod: dict[str, Any] = {
+        "metadata": {
+            "managedFields": [{}],
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": SECRET, "example.com/token": SECRET},
+        },
+        "spec": {
+            "automountServiceAccountToken": False,
+            "imagePullSecrets": [{"name": "registry"}],
+            "containers": [{"env": [{"name": "DB_PASSWORD", "value": SECRET}, {"name": "POD_NAME", "value": "a"}],
+                            "args": ["--token-file", "/etc/gantry/sidecar/tokens", f"--password={SECRET}"]}],
+            "volumes": [{"name": "sidecar", "secret": {"secretName": "orders-sidecar", "defaultMode": 288}}],
+        },
+    }  # fmt: skip
+
+    found = scrubbed(pod)
+
+    assert SECRET not in str(found)
+    assert found["spec"]["volumes"] == pod["spec"]["volumes"]
+    assert found["spec"]["containers"][0]["env"][1] == {"name": "POD_NAME", "value": "a"}
+    assert found["spec"]["containers"][0]["args"][:2] == ["--token-file", "/etc/gantry/sidecar/tokens"]
+    assert found["spec"]["automountServiceAccountToken"] is False
+    assert "managedFields" not in found["metadata"]

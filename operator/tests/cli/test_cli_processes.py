@@ -1,0 +1,552 @@
+"""The command line with real servers: one stack is brought up, used by every command, and taken down."""
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gantry_cli.stack import StackDirectory
+from gantry_testing.local import PATIENT, ROOMY
+from gantry_testing.tree import PYTHON_PATH
+
+SMALL_STORE = tuple(
+    part
+    for key, value in {
+        "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
+        "messageIndexEnable": "false",
+        **PATIENT,
+        **ROOMY,
+    }.items()
+    for part in ("-o", f"{key}={value}")
+)
+TIMEOUT_S = 240
+"""A machine that is busy with other things starts four processes slowly."""
+
+
+def gantry(
+    *arguments: str, namesrv: str | None = None, given: str | bytes | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "gantry_cli", *arguments],
+        input=given.decode() if isinstance(given, bytes) else given,
+        stdin=subprocess.DEVNULL if given is None else None,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env=environment(namesrv),
+    )
+
+
+def environment(namesrv: str | None = None) -> dict[str, str]:
+    variables = {key: value for key, value in os.environ.items() if key != "GANTRY_NAMESRV"}
+    return variables | {"PYTHONPATH": PYTHON_PATH} | ({"GANTRY_NAMESRV": namesrv} if namesrv else {})
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 180.0) -> None:
+    """Wait until `condition` holds, or fail at the deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.02)
+
+
+@dataclass
+class Stack:
+    """A running stack and its commands."""
+
+    directory: Path
+    name_server: str
+
+    def gantry(self, *arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+        return gantry(*arguments, namesrv=self.name_server, given=given)
+
+    def done(self, *arguments: str, given: str | None = None) -> str:
+        """The output of a command that must succeed."""
+        result = self.gantry(*arguments, given=given)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    def topic(self, name: str, queues: int = 2) -> str:
+        self.done("topic", "create", name, "--queues", str(queues))
+        return name
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    directory = tmp_path_factory.mktemp("stack")
+    up = gantry(
+        "up",
+        "--single",
+        "--data",
+        str(directory),
+        "--namesrv-port",
+        "0",
+        "--broker-port",
+        "0",
+        "--detach",
+        *("-o", "enablePropertyFilter=true"),
+        *SMALL_STORE,
+    )
+    assert up.returncode == 0, up.stderr
+    record = StackDirectory(directory).running()
+    assert record is not None
+    yield Stack(directory, record.name_server)
+    down = gantry("down", "--data", str(directory))
+    assert down.returncode == 0, down.stderr
+
+
+@pytest.mark.verify
+def test_detached_stack_says_where_it_is_and_what_comes_next(tmp_path: Path) -> None:
+    """Addresses, the proof, three steps; a second `up` names the first; `down` ends it; a second `down` is no error."""
+    ports = ("--namesrv-port", "0", "--broker-port", "0", *SMALL_STORE)
+    up = gantry("up", "--single", "--data", str(tmp_path), "--detach", *ports)
+    record = StackDirectory(tmp_path).running()
+    again = gantry("up", "--single", "--data", str(tmp_path), *ports)
+    again_detached = gantry("up", "--single", "--data", str(tmp_path), "--detach", *ports)
+    down = gantry("down", "--data", str(tmp_path))
+    nothing = gantry("down", "--data", str(tmp_path))
+
+    assert up.returncode == 0 and record is not None
+    assert "1 message sent and read back" in up.stdout
+    assert f'setNamesrvAddr("{record.name_server}")' in up.stdout and record.broker in up.stdout
+    assert f"{sys.executable} -m gantry_cli down --data {tmp_path}" in up.stdout, "as these tests call it"
+    for refused in (again, again_detached):
+        assert refused.returncode == 1 and len(refused.stderr.splitlines()) == 1
+        assert f"name server {record.name_server}, pid {record.pid}" in refused.stderr
+    assert down.returncode == 0 and record.broker in down.stdout
+    assert nothing.returncode == 0 and "nothing is running" in nothing.stdout
+    with pytest.raises(ConnectionRefusedError):
+        host, _, port = record.name_server.rpartition(":")
+        socket.create_connection((host, int(port)), timeout=60)
+
+
+@pytest.mark.verify(quick=1)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_foreground_stack_streams_state_and_stops_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    """The summary, a line of state, then a clean stop with code 0: the broker leaves no mark of an unclean one."""
+    ports = ("--namesrv-port", "0", "--broker-port", "0")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gantry_cli", "up", "--single", "--data", str(tmp_path), *ports, *SMALL_STORE],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    watchdog = threading.Timer(TIMEOUT_S, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("up "):
+                break
+        process.send_signal(number)
+        rest, errors = process.communicate()
+    finally:
+        watchdog.cancel()
+
+    assert lines[0] == "Gantry is up.\n" and "stored" in lines[-1]
+    assert process.returncode == 0 and errors == "" and rest.endswith("stopping\nstopped\n")
+    assert not (tmp_path / "broker" / "abort").exists()
+    assert not StackDirectory(tmp_path).is_running()
+
+
+@pytest.mark.verify
+def test_bad_setting_ends_up_with_the_brokers_own_words(tmp_path: Path) -> None:
+    """A setting that the broker refuses is one line, in the foreground and with --detach, and nothing is left."""
+    for detach in ((), ("--detach",)):
+        ports = ("--namesrv-port", "0", "--broker-port", "0")
+        result = gantry("up", "--single", "--data", str(tmp_path), *ports, "-o", "no.such=1", *detach)
+
+        assert result.returncode == 1
+        assert len(result.stderr.splitlines()) == 1 and "no.such is not a setting" in result.stderr
+        assert not StackDirectory(tmp_path).is_running()
+
+
+def test_taken_port_is_one_line_before_anything_starts(tmp_path: Path) -> None:
+    """The port and the option that moves it; no server was started."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = gantry("up", "--single", "--data", str(tmp_path), "--namesrv-port", str(port))
+
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
+    assert f"port {port} (name server) is in use" in result.stderr and "--namesrv-port" in result.stderr
+    assert not (tmp_path / "nameserver").exists()
+
+
+def test_killed_broker_comes_back_and_the_stack_goes_on(tmp_path: Path) -> None:
+    """kill -9 of the broker: it is restarted on its port, and what was acknowledged is there."""
+    up = gantry(
+        "up", "--single", "--data", str(tmp_path), "--namesrv-port", "0", "--broker-port", "0", "--detach", *SMALL_STORE
+    )
+    assert up.returncode == 0, up.stderr
+    record = StackDirectory(tmp_path).running()
+    assert record is not None
+    try:
+        sent = gantry("produce", "survivors", "one", "two", namesrv=record.name_server)
+        assert sent.returncode == 0, sent.stderr
+
+        os.kill(child_of(record.pid, "gantry_broker"), signal.SIGKILL)
+        log = StackDirectory(tmp_path).log("up")
+        wait_until(lambda: "the broker is back" in log.read_text())
+
+        def read() -> list[str]:
+            return sorted(gantry("consume", "survivors", namesrv=record.name_server).stdout.split())
+
+        wait_until(lambda: read() == ["one", "two"])
+        assert "killed by SIGKILL; restarting at once" in log.read_text()
+    finally:
+        assert gantry("down", "--data", str(tmp_path)).returncode == 0
+
+
+def child_of(parent: int, module: str) -> int:
+    """The process that runs `python -m module` for `parent`."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    for child in map(int, children):
+        if module in Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0"):
+            return child
+    raise AssertionError(f"{parent} runs no {module}")
+
+
+# ------- messages
+
+
+def test_messages_come_back_in_the_order_of_their_sends(stack: Stack) -> None:
+    """Arguments are messages; receipts name the place; an onlooker reads all queues in order and changes nothing."""
+    topic = stack.topic("order")
+    receipts = stack.done("produce", topic, "one", "two", "three", "four").splitlines()
+
+    first, second = stack.done("consume", topic), stack.done("consume", topic)
+
+    assert len(receipts) == 4 and all(line.startswith("SEND_OK  ") for line in receipts)
+    assert first == second == "one\ntwo\nthree\nfour\n"
+
+
+@pytest.mark.verify
+def test_lines_of_standard_input_are_messages(stack: Stack) -> None:
+    """One message a line, text of any language, and many of them at once with one summary."""
+    topic = stack.topic("lines", queues=1)
+
+    stack.done("produce", topic, given="erste\nzweite, mit Umläuten: äöü\n")
+    many = stack.done("produce", topic, given="".join(f"{n}\n" for n in range(500)))
+
+    read = stack.done("consume", topic).splitlines()
+    assert read[:2] == ["erste", "zweite, mit Umläuten: äöü"]
+    assert read[2:] == [str(n) for n in range(500)]
+    assert "500 messages acknowledged" in many
+
+
+@pytest.mark.verify
+def test_everything_said_of_a_message_is_read_back(stack: Stack) -> None:
+    """Tag, keys and properties in --json and --verbose; --tag filters; --count repeats."""
+    topic = stack.topic("marks", queues=1)
+    stack.done("produce", topic, "paid", "--tag", "a", "--key", "k1", "--key", "k2", "--property", "x=y")
+    produced = [
+        json.loads(line)
+        for line in stack.done("produce", topic, "b", "--tag", "b", "--count", "3", "--json").splitlines()
+    ]
+
+    (paid,) = [json.loads(line) for line in stack.done("consume", topic, "--tag", "a", "--json").splitlines()]
+    verbose = stack.done("consume", topic, "--count", "1", "-v")
+
+    assert (paid["body"], paid["tags"], paid["keys"], paid["queue_offset"]) == ("paid", "a", ["k1", "k2"], 0)
+    assert paid["properties"]["x"] == "y"
+    assert [r["queue_offset"] for r in produced] == [1, 2, 3] and {r["status"] for r in produced} == {"SEND_OK"}
+    assert f"{topic}/broker-a/0@0  tag=a  keys=k1,k2  paid" in verbose
+    assert stack.done("consume", topic, "--tag", "a || b").split() == ["paid", "b", "b", "b"]
+
+
+@pytest.mark.verify
+def test_properties_are_asked_for_in_sql(stack: Stack) -> None:
+    """--sql filters as an onlooker and as a member of a group, by properties, the tag among them."""
+    topic = stack.topic("priced", queues=1)
+    for price in ("5", "50", "x"):
+        stack.done("produce", topic, f"at {price}", "--property", f"price={price}", "--tag", "new")
+
+    assert stack.done("consume", topic, "--sql", "price > 10").splitlines() == ["at 50"]
+    assert stack.done("consume", topic, "--sql", "price > 1 AND TAGS = 'new'", "--group", "buyers").splitlines() == [
+        "at 5",
+        "at 50",
+    ]
+
+
+@pytest.mark.verify
+def test_group_reads_each_message_once_and_printed_ones_are_done(stack: Stack) -> None:
+    """--count commits exactly what was printed; the next call goes on there; then there is nothing left."""
+    topic = stack.topic("shared")
+    stack.done("produce", topic, given="".join(f"{n}\n" for n in range(30)))
+
+    first = stack.done("consume", topic, "--group", "readers", "--count", "10").split()
+    second = stack.done("consume", topic, "--group", "readers").split()
+    third = stack.done("consume", topic, "--group", "readers").split()
+
+    assert len(first) == 10 and sorted(first + second, key=int) == [str(n) for n in range(30)]
+    assert third == []
+    described = json.loads(stack.done("topic", "describe", topic, "--json"))
+    assert [(g["name"], g["lag"]) for g in described["groups"]] == [("readers", 0)]
+
+
+@pytest.mark.verify
+def test_reading_begins_where_it_is_told_to(stack: Stack) -> None:
+    """latest sees nothing old, an age sees what is younger."""
+    topic = stack.topic("begin", queues=1)
+    stack.done("produce", topic, "old")
+
+    assert stack.done("consume", topic, "--from", "latest") == ""
+    assert stack.done("consume", topic, "--from", "1h") == "old\n"
+    assert stack.done("consume", topic, "--from", "2099-01-01T00:00") == ""
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("group", [(), ("--group", "followers")], ids=["onlooker", "group"])
+def test_following_prints_what_comes_until_interrupted(stack: Stack, group: tuple[str, ...]) -> None:
+    """A message that is sent later is printed at once; Ctrl-C is an ordinary end."""
+    topic = stack.topic(f"follow{len(group)}", queues=1)
+    stack.done("produce", topic, "before")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gantry_cli", "consume", topic, "--follow", *group],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(stack.name_server),
+    )  # fmt: skip
+    watchdog = threading.Timer(TIMEOUT_S, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "before\n"
+        stack.done("produce", topic, "after")
+        assert process.stdout.readline() == "after\n"
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate()
+    finally:
+        watchdog.cancel()
+
+    assert (process.returncode, rest, errors) == (0, "", "")
+
+
+@pytest.mark.verify
+def test_delayed_message_comes_later(stack: Stack) -> None:
+    """Level 1 is one second: not there at once, there soon after."""
+    topic = stack.topic("later", queues=1)
+    sent = time.monotonic()
+    stack.done("produce", topic, "hello", "--delay-level", "1")
+
+    wait_until(lambda: stack.done("consume", topic) == "hello\n")
+
+    assert time.monotonic() - sent >= 0.9
+
+
+# ------- topics and status
+
+
+@pytest.mark.verify
+def test_topic_is_created_changed_described_and_deleted(stack: Stack) -> None:
+    """Each step shows in the next; deleting asks first."""
+    stack.done("topic", "create", "cycle", "--queues", "2")
+    assert "cycle" in stack.done("topic", "list").split()
+    stack.done("topic", "create", "cycle", "--queues", "3")
+    stack.done("produce", "cycle", "x")
+
+    described = json.loads(stack.done("topic", "stats", "cycle", "--json"))
+    assert len(described["queues"]) == 3 and described["topic"]["messages"] == 1
+    assert "1 messages in 3 queues on broker-a" in stack.done("topic", "describe", "cycle")
+
+    refused = stack.gantry("topic", "delete", "cycle", given="n\n")
+    assert refused.returncode == 1 and "with 1 messages?" in refused.stdout
+    stack.done("topic", "delete", "cycle", "--yes")
+    assert "cycle" not in json.loads(stack.done("topic", "list", "--json"))
+    assert stack.gantry("topic", "describe", "cycle").returncode == 3
+
+
+@pytest.mark.verify
+def test_read_only_topic_refuses_messages(stack: Stack) -> None:
+    """--permission r leaves reading alone."""
+    topic = stack.topic("frozen")
+    stack.done("produce", topic, "kept")
+
+    stack.done("topic", "create", topic, "--queues", "2", "--permission", "r")
+
+    refused = stack.gantry("produce", topic, "lost")
+    assert refused.returncode != 0 and len(refused.stderr.splitlines()) == 1
+    assert stack.done("consume", topic) == "kept\n"
+
+
+@pytest.mark.verify
+def test_what_is_set_for_a_topic_is_shown(stack: Stack) -> None:
+    """Queues to write and to read, permission, order and attributes; what is not said again falls back, but
+    attributes, which are changed one by one."""
+
+    def settings() -> dict[str, object]:
+        (one,) = json.loads(stack.done("topic", "describe", "careful", "--json"))["settings"]
+        return dict(one)
+
+    stack.done(
+        *("topic", "create", "careful", "--queues", "2", "--read-queues", "5", "--permission", "none", "--ordered"),
+        *("--attribute", "message.type=FIFO", "--attribute", "reserve.time=7"),
+    )
+    assert settings() == {
+        "broker": "broker-a", "write_queues": 2, "read_queues": 5, "permission": "none", "is_ordered": True,
+        "attributes": {"message.type": "FIFO", "reserve.time": "7"},
+    }  # fmt: skip
+    assert "message.type=FIFO, reserve.time=7" in stack.done("topic", "describe", "careful")
+
+    stack.done("topic", "create", "careful", "--queues", "2", "--no-attribute", "reserve.time")
+    assert settings() == {
+        "broker": "broker-a", "write_queues": 2, "read_queues": 2, "permission": "rw", "is_ordered": False,
+        "attributes": {"message.type": "FIFO"},
+    }  # fmt: skip
+    refused = stack.gantry("topic", "create", "careful", "--attribute", "queue.type=SimpleCQ")
+    assert refused.returncode != 0 and "unchangeable" in refused.stderr
+
+
+@pytest.mark.verify
+def test_an_order_is_kept_by_name_servers(stack: Stack) -> None:
+    """Set, shown and removed; by default over all queues that take messages."""
+    topic = stack.topic("ledger", queues=3)
+    assert stack.done("topic", "order", topic) == "topic ledger: in no order\n"
+    assert stack.done("topic", "order", topic, "--set") == "topic ledger: broker-a:3\n"
+    shown = json.loads(stack.done("topic", "order", topic, "--set", "--value", "broker-a:1;broker-b:2", "--json"))
+    assert shown == {"topic": topic, "order": "broker-a:1;broker-b:2", "queues": {"broker-a": 1, "broker-b": 2}}
+    assert json.loads(stack.done("topic", "order", topic, "--remove", "--json"))["order"] is None
+    assert stack.gantry("topic", "order", topic, "--set", "--value", "broker-a").returncode == 2
+
+
+@pytest.mark.verify
+def test_status_shows_brokers_topics_and_groups(stack: Stack) -> None:
+    """The same facts as tables and as JSON."""
+    topic = stack.topic("visible", queues=1)
+    stack.done("produce", topic, "a", "b", "c")
+    stack.done("consume", topic, "--group", "viewers", "--count", "1")
+
+    tables = stack.done("status", "--data", str(stack.directory))
+    document = json.loads(stack.done("status", "--json", "--data", str(stack.directory)))
+
+    assert "broker-a" in tables and "visible" in tables and "viewers" in tables
+    assert "started by `gantry up` in the background" in tables
+    (broker,) = document["brokers"]
+    assert broker["address"]["name"] == "broker-a" and broker["facts"]["puts"] >= 3 and broker["failure"] is None
+    (shown,) = [t for t in document["topics"] if t["name"] == topic]
+    assert (shown["messages"], shown["queues"]) == (3, 1)
+    (group,) = [g for g in document["groups"] if (g["name"], g["topic"]) == ("viewers", topic)]
+    assert (group["consumed_offset_total"], group["lag"]) == (1, 2)
+    assert document["local_stack"]["name_server"] == stack.name_server
+
+
+# ------- failures
+
+
+@pytest.mark.verify(quick=3)
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "words"),
+    [
+        (("consume", "nowhere"), 3, "gantry topic create nowhere"),
+        (("topic", "describe", "nowhere"), 3, "gantry topic create nowhere"),
+        (("topic", "delete", "nowhere", "--yes"), 3, "nowhere"),
+        (("topic", "create", "../x"), 2, "may hold only"),
+        (("produce", "../x", "y"), 2, "may hold only"),
+        (("consume", "x", "--from", "yesterday"), 2, "earliest, latest"),
+        (("produce", "x", "y", "--property", "nonsense"), 2, "NAME=VALUE"),
+        (("consume", "x", "--sql", "a >"), 2, "the text ends"),
+        (("consume", "x", "--sql", "a > 5 b"), 2, "would be ignored"),
+        (("consume", "x", "--sql", "a > 5", "--tag", "b"), 2, "do not go together"),
+        (("status", "-n", "nonsense"), 2, "host:port"),
+        (("frobnicate",), 2, "No such command"),
+        (("up", "-o", "nonsense"), 2, "KEY=VALUE"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
+)
+def test_failures_are_short_and_have_their_codes(
+    stack: Stack, arguments: tuple[str, ...], exit_code: int, words: str
+) -> None:
+    """Never a traceback; 2 for what was typed wrongly, 3 for what is not there."""
+    result = stack.gantry(*arguments)
+
+    assert result.returncode == exit_code, result.stderr
+    assert words in result.stderr and "Traceback" not in result.stderr
+    assert len([line for line in result.stderr.splitlines() if line.startswith(("gantry:", "Error:"))]) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [("status",), ("topic", "list"), ("produce", "x", "y"), ("consume", "x")], ids="-".join
+)
+def test_absent_name_server_is_one_line_with_a_remedy(arguments: tuple[str, ...]) -> None:
+    """Where it looked, and what to start."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        result = gantry(*arguments, namesrv=address)
+
+    assert result.returncode == 1
+    remedy = "start one with `gantry up`, or name another with -n HOST:PORT"
+    assert result.stderr == f"gantry: no name server answers at {address} -- {remedy}\n"
+
+
+@pytest.mark.parametrize("server", ["nameserver", "broker"])
+def test_servers_own_help_is_passed_on_with_examples(server: str) -> None:
+    """`gantry SERVER --help` speaks as `gantry SERVER`."""
+    result = gantry(server, "--help")
+
+    assert result.returncode == 0
+    assert f"gantry {server} " in result.stdout and "xample" in result.stdout
+
+
+def test_server_runs_in_the_foreground_with_its_own_signals(tmp_path: Path) -> None:
+    """`gantry nameserver` is the server process itself: SIGTERM ends it with code 0."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gantry_cli", "nameserver", "--listen", "127.0.0.1:0", "--data", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(),
+    )  # fmt: skip
+    watchdog = threading.Timer(TIMEOUT_S, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("name server listening on 127.0.0.1:")
+        process.terminate()
+        process.communicate()
+    finally:
+        watchdog.cancel()
+
+    assert process.returncode == 0
+
+
+@pytest.mark.verify
+def test_terminal_gets_one_line_of_state_that_changes(tmp_path: Path) -> None:
+    """On a terminal the state line is rewritten in place, and Ctrl-C typed there stops the stack."""
+    ports = ("--namesrv-port", "0", "--broker-port", "0")
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gantry_cli", "up", "--single", "--data", str(tmp_path), *ports, *SMALL_STORE],
+        stdin=terminal, stdout=terminal, stderr=terminal, env=environment(), start_new_session=True,
+    )  # fmt: skip
+    watchdog = threading.Timer(TIMEOUT_S, process.kill)
+    watchdog.start()
+    seen = b""
+    try:
+        os.close(terminal)
+        while seen.count(b"\r\x1b[2Kup ") < 2:
+            seen += os.read(controller, 4096)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # a terminal whose last writer is gone reads as an error
+            while chunk := os.read(controller, 4096):
+                seen += chunk
+    finally:
+        process.wait()
+        watchdog.cancel()
+        os.close(controller)
+
+    assert process.returncode == 0
+    assert seen.decode().replace("\r", "").endswith("\nstopping\nstopped\n")

@@ -1,0 +1,260 @@
+"""Process 1 of a container, as a real process: restarts, signals, orphans, exit codes, the port that says it lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gantry_testing.ports import free_ports
+from gantry_testing.tree import PYTHON_PATH
+
+RUNNER = """
+import ctypes, os, signal, sys, time
+from pathlib import Path
+from gantry_cli.pod.addresses import NotYet
+from gantry_cli.pod.supervisor import Charge, PodSupervisor
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)   # as process 1 of a container: whoever lost its parent is our child
+wish, alive = Path("wish"), int(sys.argv[1])
+read = [""]
+def command():
+    with Path("looks").open("a") as file:
+        file.write("x")
+    if not wish.exists():
+        raise NotYet("the wish is not there")
+    read[0] = wish.read_text()
+    return ["small_pod_server", read[0]]
+def is_changed():
+    if wish.read_text() == read[0]:
+        return False
+    if read[0] == "dies of a change":    # it has ended when the supervisor asks it to end, and no wait was made for it
+        pid = Path("ready").read_text()
+        os.kill(int(pid), signal.SIGKILL)
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.001)
+    return True
+charge = Charge(name="server", command=command, alive=("127.0.0.1", alive) if alive else None, is_changed=is_changed)
+sys.exit(PodSupervisor(charge).run())
+"""
+SERVER = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+wish = sys.argv[1]
+with Path("starts").open("a") as file:
+    file.write(f"{os.getpid()} {wish}\\n")
+if wish.startswith("exit "):
+    sys.exit(int(wish[5:]))
+if wish == "orphan":    # a child of a child that ends by itself while nobody waits for it
+    subprocess.run([sys.executable, "-c", "import subprocess, sys; print(subprocess.Popen(['sleep', '0.2']).pid)"],
+                   stdout=open("orphan", "w"), check=True)
+def leave(*_):
+    time.sleep(0.3)
+    Path("drained").touch()
+    sys.exit(7 if wish == "bad end" else 0)
+signal.signal(signal.SIGTERM, leave)
+Path("ready").write_text(str(os.getpid()))
+while True:
+    time.sleep(0.05)
+"""
+
+
+class Container:
+    """A supervisor as a process, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process: subprocess.Popen[str] | None = None
+        (folder / "small_pod_server.py").write_text(SERVER)
+
+    def start(self, wish: str | None, alive: int = 0) -> None:
+        """Start it; without a wish its server cannot start yet."""
+        if wish is not None:
+            self.wish(wish)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RUNNER, str(alive)],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": f"{self.folder}:{PYTHON_PATH}"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wish(self, wish: str) -> None:
+        """Replace the file with the server's settings atomically, as kubelet does: a reader never finds it empty."""
+        new = self.folder / "wish.new"
+        new.write_text(wish)
+        new.replace(self.folder / "wish")
+
+    @property
+    def starts(self) -> list[tuple[int, str]]:
+        """Process and wish of every start."""
+        path = self.folder / "starts"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(int(pid), wish) for pid, _, wish in (line.partition(" ") for line in lines)]
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Until it is so, or the test has failed."""
+        deadline = time.monotonic() + 180
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come"
+            time.sleep(0.02)
+
+    def wait_ready(self) -> int:
+        """Until the server of the last start listens to signals; its process."""
+        ready = self.folder / "ready"
+        self.wait_for(lambda: ready.exists() and ready.read_text() == str(self.starts[-1][0]))
+        return self.starts[-1][0]
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Ask it to end; its exit code and what it said."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> tuple[int, str]:
+        """Its exit code and what it said."""
+        assert self.process is not None
+        _, said = self.process.communicate(timeout=180)
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Iterator[Container]:
+    """One that is gone after the test."""
+    made = Container(tmp_path)
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.process.kill()
+        made.process.communicate()
+
+
+@pytest.mark.verify
+def test_a_killed_server_is_back_at_once_three_times(container: Container) -> None:
+    """A crash costs a start and no wait, the third time in a minute, too."""
+    container.start("run")
+
+    for number in range(3):
+        os.kill(container.wait_ready(), signal.SIGKILL)
+        container.wait_for(lambda wanted=number + 2: len(container.starts) == wanted)  # type: ignore[misc]
+    container.wait_ready()
+    code, said = container.end()
+
+    assert code == 0
+    assert said.count("was killed by SIGKILL; it starts again at once") == 3
+
+
+def test_a_signal_waits_for_the_drain_and_passes_the_code_on(container: Container) -> None:
+    """The server is asked once, has its time, and its exit code is the container's; it is not started again."""
+    container.start("bad end")
+    container.wait_ready()
+
+    assert container.process is not None
+    container.process.send_signal(signal.SIGTERM)
+    code, _ = container.end(signal.SIGTERM)
+
+    assert code == 7
+    assert (container.folder / "drained").exists()
+    assert len(container.starts) == 1
+
+
+@pytest.mark.verify
+def test_a_signal_before_the_server_is_there_ends_cleanly(container: Container) -> None:
+    """What a start needs is waited for, said once, and a signal is heard meanwhile."""
+    [alive] = free_ports(1)
+    container.start(None, alive)
+    container.wait_for(lambda: is_open(alive))
+
+    container.wait_for(lambda: len((container.folder / "looks").read_text()) >= 3)
+    code, said = container.end()
+
+    assert code == 0
+    assert said == "gantry pod: not yet: the wish is not there\n"
+
+
+def test_wrong_settings_are_not_tried_again(container: Container) -> None:
+    """Exit code 2 goes to kubelet as it is: no restart mends a typing error."""
+    container.start("exit 2")
+
+    code, said = container.ended()
+
+    assert (code, len(container.starts)) == (2, 1)
+    assert "settings are wrong" in said
+
+
+def test_a_server_that_fails_slows_down(container: Container) -> None:
+    """The sixth death within a minute is waited for; a signal ends the wait."""
+    container.start("exit 1")
+    container.wait_for(lambda: len(container.starts) >= 6)
+    container.wait_for(lambda: not Path(f"/proc/{container.starts[-1][0]}").exists())
+
+    code, said = container.end()
+
+    assert said.count("at once (") == 5
+    assert len(container.starts) >= 6
+    assert code in (0, 1)
+
+
+@pytest.mark.verify
+def test_what_was_left_behind_is_buried(container: Container) -> None:
+    """A process that lost its parent becomes ours, and does not stay as a zombie."""
+    container.start("orphan")
+    container.wait_ready()
+    orphan = int((container.folder / "orphan").read_text())
+
+    container.wait_for(lambda: not Path(f"/proc/{orphan}").exists())
+
+    assert container.end()[0] == 0
+
+
+def test_a_change_starts_the_server_with_what_is_new(container: Container) -> None:
+    """It is asked to end, has its time, and is no death; the container stays."""
+    container.start("first")
+    container.wait_ready()
+
+    container.wish("second")
+    container.wait_for(lambda: [wish for _, wish in container.starts] == ["first", "second"])
+    container.wait_ready()
+    code, said = container.end()
+
+    assert code == 0
+    assert "starts with what is new" in said
+    assert "death" not in said
+    assert (container.folder / "drained").exists()
+
+
+def test_a_server_that_ends_just_before_it_is_asked_to_is_started_again(container: Container) -> None:
+    """A signal to a process that has ended does not hide its end from the supervisor."""
+    container.start("dies of a change")
+    container.wait_ready()
+
+    container.wish("second")
+    container.wait_for(lambda: [wish for _, wish in container.starts] == ["dies of a change", "second"])
+    container.wait_ready()
+
+    assert container.end()[0] == 0
+
+
+def test_the_alive_port_answers_while_the_server_is_dead(container: Container) -> None:
+    """Kubelet asks the supervisor, so a broker may recover or be down for as long as it takes."""
+    [alive] = free_ports(1)
+    container.start("exit 1", alive)
+
+    container.wait_for(lambda: len(container.starts) >= 6)
+
+    assert is_open(alive)
+    container.end()
+
+
+def is_open(port: int) -> bool:
+    """Whether somebody takes a connection, and says goodbye."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            return connection.recv(1) == b""
+    except ConnectionRefusedError:
+        return False

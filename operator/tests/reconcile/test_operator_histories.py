@@ -1,0 +1,115 @@
+"""Random histories of a group in a model cluster: two operators at once, restarts of both, cuts, deletions, edits.
+
+A failure names its seed; this replays one: `GANTRY_SEED=7 pytest operator/tests/reconcile/test_operator_histories.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any, Final
+
+import pytest
+from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
+from operator_world.play import ASYNC, SYNC, Play, operator_of
+
+from gantry_operator.api import Place, place_of
+from gantry_operator.errors import ApiError, Unavailable
+from gantry_operator.group_loop import GroupLoop
+
+SHAPES: Final[list[dict[str, Any]]] = [
+    SYNC | {"slaves": 2},
+    SYNC,
+    ASYNC,
+    SYNC | {"slaves": 2, "replication": {"mode": "Sync", "inSyncReplicas": 3}},
+]
+SEEDS: Final = range(8)
+TURNS: Final = 160
+CALM_TURNS_MAX: Final = 1_200
+
+
+class History:
+    """Everything that happens follows from the seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.cluster = ModelCluster(SHAPES[seed % len(SHAPES)], 4)
+        self.loops: list[GroupLoop] = [operator_of(self.cluster) for _ in range(2)]
+        self.is_away = False
+        self.images = 0
+        self.cluster.api.refuse = self.refuse
+
+    def refuse(self, verb: str, place: Place) -> ApiError | None:
+        is_lost = self.random.random() < 0.02
+        return Unavailable(str(place), "away") if self.is_away or is_lost else None
+
+    async def run(self) -> None:
+        for _ in range(TURNS):
+            self.trouble()
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Either, both or none of the operators comes round; what they order may still be under way after that."""
+        for index in range(2):
+            if self.random.random() < 0.8:
+                loop = self.loops[index]
+                try:
+                    await loop.step()
+                except ApiError:
+                    continue
+                if self.random.random() < 0.7:
+                    await loop.settle()
+        self.cluster.advance(self.random.choice([50, 250, 250, 1_000]))
+
+    def trouble(self) -> None:
+        cluster, dice = self.cluster, self.random.random()
+        nodes = [f"node-{number}" for number in range(4)]
+        pods = cluster.pods()
+        if dice < 0.03 and not cluster.silent:
+            cluster.cut(self.random.choice(nodes))
+        elif dice < 0.09 and cluster.silent:
+            cluster.mend(next(iter(cluster.silent)))
+        elif dice < 0.12 and pods:
+            cluster.terminate(self.random.choice(pods))
+        elif dice < 0.14 and pods:
+            self.force(self.random.choice(pods))
+        elif dice < 0.16:
+            self.loops[self.random.randrange(2)] = operator_of(cluster)
+        elif dice < 0.18:
+            cluster.annotate(promote=f"0={self.random.randrange(3)}@{self.random.randrange(99)}")
+        elif dice < 0.19:
+            self.images += 1
+            cluster.edit(image=f"gantry:{self.images}")
+        elif dice < 0.21:
+            self.is_away = not self.is_away
+
+    def force(self, pod: dict[str, Any]) -> None:
+        """As `kubectl delete --force` does, whatever its machine does with it."""
+        if self.cluster.api.deleting(pod, 0):
+            self.cluster.api.remove(place_of(pod))
+
+    async def calm(self) -> None:
+        """All faults end: it must be well again, with nobody's help."""
+        self.is_away = False
+        for node in list(self.cluster.silent):
+            self.cluster.mend(node)
+        self.cluster.annotate(promote=None)
+        play = Play.of(self.cluster, self.loops[0])
+        for _ in range(CALM_TURNS_MAX):
+            if play.is_well():
+                return
+            await self.turn()
+        raise AssertionError(f"all faults have ended, and it is not well: {play.why()}")
+
+
+@pytest.mark.verify(quick=1)
+@pytest.mark.parametrize("seed", [int(os.environ["GANTRY_SEED"])] if "GANTRY_SEED" in os.environ else SEEDS)
+async def test_no_history_breaks_a_promise_and_every_one_ends_well(seed: int) -> None:
+    """The judge sees every acknowledgement and promotion; without faults the group is ready again by itself."""
+    history = History(seed)
+
+    await history.run()
+    await history.calm()
+
+    assert history.cluster.shards[0].judge.safe, "something was acknowledged"
+    assert history.loops[0].key == (NAMESPACE, GROUP)

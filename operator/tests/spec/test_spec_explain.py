@@ -1,0 +1,152 @@
+"""What would happen is said before it does, by the functions that would do it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from spec_world.looks import NOW_MS, healthy, observed, record_of, spec_with, with_record, with_report
+
+from gantry_spec import actions as act
+from gantry_spec.actions import ORDERS
+from gantry_spec.ballot import UNSEEN_BYTES_PER_S
+from gantry_spec.decide import decide
+from gantry_spec.decide.decision import line_of
+from gantry_spec.explain import explain
+from gantry_spec.observed import ObservedShard, Role
+from gantry_status import orders
+
+ASYNC: dict[str, Any] = {"replication": {"mode": "Async"}}
+
+
+def test_a_synchronous_group_says_who_and_that_nothing_is_lost() -> None:
+    """The candidates with what they lack, the winner, and zero."""
+    shard = with_report(healthy(slaves=2), 3, wrote=9_000)
+
+    [outlook] = explain(spec_with(slaves=2), observed(shard), NOW_MS)
+
+    assert (outlook.master, outlook.winner, outlook.loss_at_most, outlook.blocked_by) == (1, 2, 0, ())
+    assert [(one.number, one.gap_bytes, one.has_voice) for one in outlook.candidates] == [
+        (2, 0, True),
+        (3, 1_000, True),
+    ]
+    assert outlook.lines[0] == (
+        "shard 0: if master 1 of epoch 3000 died now, member 2 would take over, and 0 bytes would be lost at most"
+    )
+    assert outlook.lines[2] == "  member 3: 1000 bytes behind"
+
+
+def test_what_blocks_is_said_in_bytes() -> None:
+    """Of an asynchronous group: what the slave lacks, and what the master may have taken since it was heard."""
+    shard = with_report(healthy(acks_needed=0), 2, wrote=6_000)
+
+    [outlook] = explain(spec_with(**ASYNC), observed(shard), NOW_MS)
+
+    assert (outlook.winner, outlook.loss_at_least, outlook.loss_at_most) == (2, 4_000, 4_000 + UNSEEN_BYTES_PER_S)
+    assert outlook.blocked_by == ("1.0 MiB could be lost, and spec.failover.maxDataLossBytes allows 0 bytes",)
+    assert "could be promoted by order" in outlook.lines[0]
+
+
+def test_a_candidate_that_is_blocked_says_why() -> None:
+    """Not heard lately, another store, or not to be elected."""
+    silent = with_report(healthy(slaves=2), 2, asked_ms=NOW_MS - 60_000)
+    strange = with_report(silent, 3, identity="another")
+
+    [outlook] = explain(spec_with(slaves=2), observed(strange), NOW_MS)
+
+    reasons = [one.blocked_by for one in outlook.candidates]
+    assert reasons[0] == "it has not been heard lately"
+    assert "another one than the one that acknowledged" in reasons[1]
+    assert outlook.winner is None
+    assert "nobody could be elected" in outlook.lines[0]
+
+
+def test_what_is_not_known_is_not_said_to_be_nothing() -> None:
+    """Without a Lease, without a beginning, without a word of the master."""
+    unread = msgspec.structs.replace(healthy(), lease=None)
+    unborn = with_record(healthy(number=1), None)
+    silent = with_report(healthy(number=2, acks_needed=0), 1, peak_bytes_per_s=None)
+
+    outlooks = explain(spec_with(**ASYNC, shards=3), observed(unread, unborn, silent), NOW_MS)
+
+    assert [one.loss_at_most for one in outlooks] == [None, None, None]
+    assert [one.blocked_by[0] for one in outlooks] == [
+        "its Lease cannot be read",
+        "it has not begun",
+        "nobody knows how much would be lost",
+    ]
+
+
+def test_mode_and_pause_are_named_as_blockers() -> None:
+    """Then it is for a person."""
+    [outlook] = explain(spec_with(failover={"mode": "Manual"}), observed(healthy(), is_paused=True), NOW_MS)
+
+    assert outlook.blocked_by == ("the group is paused", "failover.mode is Manual")
+
+
+def test_what_is_announced_is_what_is_written_down() -> None:
+    """The loss in the Lease is the one that was explained, if nothing has changed since."""
+    spec = spec_with(**ASYNC, failover={"maxDataLossBytes": "2Mi"})
+    shard: ObservedShard = with_report(healthy(acks_needed=0), 2, wrote=6_000)
+    [outlook] = explain(spec, observed(shard), NOW_MS)
+
+    record = msgspec.structs.replace(record_of(acks_needed=0), epoch=4_000)
+    fenced = with_record(shard, record)
+    for number in (1, 2):
+        fenced = with_report(fenced, number, promised_epoch=4_000, granted_ms=0)
+    fenced = with_report(fenced, 1, wrote=10_000)
+    crowns = [one for one in decide(spec, observed(fenced), NOW_MS).actions if isinstance(one, act.Crown)]
+
+    assert outlook.loss_at_most is not None
+    assert crowns[0].record.newest is not None
+    assert crowns[0].record.newest.loss <= outlook.loss_at_most
+
+
+def test_the_docs_show_what_is_printed() -> None:
+    """Word for word."""
+    page = Path(__file__).resolve().parents[3] / "docs/groups.md"
+    shown = page.read_text().split("```text\n")[2].split("```")[0].splitlines()
+    shard = with_report(healthy(acks_needed=0), 2, wrote=6_000)
+
+    [outlook] = explain(spec_with(**ASYNC), observed(shard), NOW_MS)
+
+    assert outlook.lines == shown
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_order_is_one_of_the_control_socket() -> None:
+    """Under the same name, with the same fields; what only whoever delivers or allows it looks at is left out."""
+    known = {
+        kind.__struct_config__.tag: {field.name for field in msgspec.structs.fields(kind)}
+        for kind in (orders.AskPromise, orders.Promote, orders.Follow, orders.Fence, orders.Drain)
+    }
+    ours = {"shard", "why", "member", "last_epoch", "end", "continues", "is_ordered"}
+    for kind, name in ORDERS.items():
+        fields = {field.name for field in msgspec.structs.fields(kind)} - ours
+        assert name in known
+        assert fields <= known[name], kind
+
+
+def test_roles_have_the_words_of_the_control_socket() -> None:
+    """A status is put into a report without a dictionary."""
+    assert {str(role) for role in Role} == {str(role) for role in orders.HaRole}
+
+
+def test_every_action_can_be_said_and_written() -> None:
+    """One line for a person, and JSON that reads back the same."""
+    actions = [
+        act.Wait(shard=0, why="it is early"),
+        act.Promise(shard=1, member=2, epoch=3_000),
+        act.TakeLease(shard=0, expected="7", record=record_of()),
+    ]
+
+    assert [line_of(one) for one in actions] == [
+        "shard 0: waits: it is early",
+        "shard 1: Promise member 2 epoch 3000",
+        "shard 0: TakeLease",
+    ]
+    for one in actions:
+        assert msgspec.json.decode(msgspec.json.encode(one), type=type(one)) == one
