@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
-from gantry_cli.supervisor import send_signal
+from gantry_cli.processes import send_signal
 from gantry_testing.tree import PYTHON_PATH
 
 HOST: Final = "127.0.0.1"

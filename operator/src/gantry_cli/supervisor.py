@@ -7,24 +7,21 @@ reaches us alone and we stop them in the right order: the one that was started l
 
 import asyncio
 import logging
-import os
 import re
-import signal
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from gantry_cli.restart import RESTARTS_MAX, RestartPolicy
+from gantry_cli.processes import RestartPolicy, end_process, exit_text, last_log_line, server_command
 
 log = logging.getLogger(__name__)
 
 READY_TIMEOUT_S: Final = 120.0
 """A broker recovers its log before it is ready."""
-STOP_TIMEOUT_S: Final = 70.0
-"""Longer than a broker's own `shutdownTimeout`, so that it is the broker that says what it could not finish."""
+RESTARTS_MAX: Final = 5
+"""Within a minute. After the sixth death a restart does not mend what is wrong."""
+DELAY_S_MAX: Final = 8.0
 LOG_PREFIX: Final = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ \S+ ")
 """Time, level and logger, which the log has and a one-line error does not need."""
 
@@ -46,17 +43,6 @@ class ServerCommand:
     log: Path
 
 
-def send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send a signal to a process, unless it has ended.
-
-    ``process.send_signal`` polls the process first, in Python before 3.13. If the process has just ended, that takes
-    its exit code away from asyncio, which then reports 255.
-    """
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, number)
-
-
 @final
 class Server:
     """One server that is kept running. Owned by one event loop."""
@@ -65,7 +51,8 @@ class Server:
         self.command = command
         self.restarts = 0
         self._report = report
-        self._policy = RestartPolicy()
+        self._policy = RestartPolicy(delay_s_max=DELAY_S_MAX, deaths_max=RESTARTS_MAX)
+        self._started_s = 0.0
         self._process: asyncio.subprocess.Process | None = None
         self._output: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -111,24 +98,17 @@ class Server:
         process = self._process
         if process is None or process.returncode is not None:
             return True
-        send_signal(process, signal.SIGTERM)
         try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await process.wait()
-        except TimeoutError:
-            send_signal(process, signal.SIGKILL)
-            await process.wait()
-            return False
+            return await end_process(process)
         finally:
             if self._output is not None:
                 await self._output
-        return True
 
     async def _restart_after(self, code: int) -> None:
         name = self.command.name
         while True:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            delay = self._policy.delay_after_death(asyncio.get_running_loop().time())
+            how = exit_text(code)
+            delay = self._policy.delay_after_death(self._started_s, asyncio.get_running_loop().time())
             if delay is None:
                 raise ServerFailed(
                     f"the {name} {how} for the {RESTARTS_MAX + 1}th time in a minute: {self._last_words()}"
@@ -152,9 +132,10 @@ class Server:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         command = self.command
+        self._started_s = asyncio.get_running_loop().time()
         with command.log.open("ab") as errors:
             return await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gantry_cli.child", str(os.getpid()), command.module, *command.arguments,
+                *server_command(command.module, *command.arguments),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors, start_new_session=True,
             )  # fmt: skip
 
@@ -169,9 +150,4 @@ class Server:
 
     def _last_words(self) -> str:
         """The end of its log, where the reason usually is."""
-        try:
-            lines = self.command.log.read_bytes()[-4096:].decode("utf-8", "replace").strip().splitlines()
-        except OSError:
-            lines = []
-        last = LOG_PREFIX.sub("", lines[-1]) if lines else "it said nothing"
-        return f"{last} (see {self.command.log})"
+        return f"{LOG_PREFIX.sub('', last_log_line(self.command.log))} (see {self.command.log})"

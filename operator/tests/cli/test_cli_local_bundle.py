@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 from local_group_kit import planned
 
-from gantry_cli.local.child import boot_id_of
 from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_cli.main import cli
+from gantry_cli.processes import boot_id_of
 
 
 class Listener(HTTPServer):

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from local_group_kit import FREE_PORTS, Group, Load, gantry
 
-from gantry_cli.local.child import boot_id_of
 from gantry_cli.local.look import Look
+from gantry_cli.processes import boot_id_of
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ import pytest
 from gantry_cli.errors import CliError
 from gantry_cli.local_stack import StackPlan, broker_conf
 from gantry_cli.ports import FAST_PORT_BELOW, REPLICATION_PORT_ABOVE, free_broker_port, require_free
-from gantry_cli.restart import RESTARTS_MAX
+from gantry_cli.processes import send_signal
 from gantry_cli.stack import StackDirectory, StackRecord, StackRunning
-from gantry_cli.supervisor import Server, ServerCommand, ServerFailed, send_signal
+from gantry_cli.supervisor import RESTARTS_MAX, Server, ServerCommand, ServerFailed
 from gantry_testing.ports import free_port
 from gantry_testing.tree import PYTHON_PATH
 

@@ -6,7 +6,7 @@ import pytest
 
 from gantry_cli.pod.addresses import Addresses, NotYet
 from gantry_cli.pod.member import PodMember, member_of_pod, with_own
-from gantry_cli.pod.restarts import AT_ONCE_MAX, DELAY_S_MAX, SHORT_LIVES_MAX, Restarts
+from gantry_cli.pod.supervisor import AT_ONCE_MAX, DELAY_S_MAX, SHORT_LIVES_MAX, pod_restart_policy
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_pod_is_a_member_by_its_name_alone(pod: str, member: PodMember | None)
 
 def test_a_server_starts_again_at_once_until_it_dies_too_often() -> None:
     """Five deaths within a minute cost no wait; more cost ever longer ones, and never more than kubelet's first."""
-    restarts = Restarts()
+    restarts = pod_restart_policy()
 
     delays = [restarts.delay_after_death(float(second), second + 0.5) for second in range(SHORT_LIVES_MAX - 1)]
 
@@ -37,7 +37,7 @@ def test_a_server_starts_again_at_once_until_it_dies_too_often() -> None:
 
 def test_deaths_are_forgotten_after_a_minute() -> None:
     """Three crashes an hour are three restarts at once."""
-    restarts = Restarts()
+    restarts = pod_restart_policy()
 
     assert [restarts.delay_after_death(now, now + 100.0) for now in range(0, 5000, 500)] == [0.0] * 10
     assert restarts.recent == 1
@@ -45,7 +45,7 @@ def test_deaths_are_forgotten_after_a_minute() -> None:
 
 def test_a_server_that_never_lives_is_left_to_kubelet() -> None:
     """Twelve short lives in a row end the container, where people look; one long life begins the count anew."""
-    restarts = Restarts()
+    restarts = pod_restart_policy()
     for number in range(SHORT_LIVES_MAX - 1):
         assert restarts.delay_after_death(number, number + 0.1) is not None
 

@@ -23,9 +23,9 @@ from gantry_cli.kube.cluster import Target
 from gantry_cli.kube.completing import complete_cluster_group
 from gantry_cli.kube.options import cluster_options, exec_option, group_named
 from gantry_cli.kube.packing import pack_and_say
-from gantry_cli.local.child import boot_id_of
 from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_cli.options import data_option
+from gantry_cli.processes import boot_id_of
 from gantry_cli.progress import waiting
 from gantry_cli.text import bytes_text
 

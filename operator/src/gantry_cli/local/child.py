@@ -9,37 +9,30 @@ number, is ever taken for it.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
-from gantry_cli.restart import RestartPolicy
-from gantry_cli.supervisor import send_signal
+from gantry_cli.processes import (
+    RestartPolicy,
+    boot_id_of,
+    end_process,
+    exit_text,
+    last_log_line,
+    send_signal,
+    server_command,
+)
 
-STOP_TIMEOUT_S: Final = 70.0
-"""Longer than a broker's own `shutdownTimeout`."""
 PATIENCE_S: Final = 15.0
 """Between two starts of one that died six times within a minute."""
 NO_ROOM_S: Final = 2.0
 """Between two tries to start one for which this machine has no room."""
 HOLD_POLL_S: Final = 0.1
-LAST_WORDS_BYTES: Final = 4096
+LAST_LINE_CHARS_MAX: Final = 300
 
 Tell = Callable[[str], None]
-
-
-def boot_id_of(pid: int) -> str:
-    """The name of a process that is there now; empty if there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return ""
-    fields = stat.rpartition(b")")[2].split()
-    return "" if fields[0] in (b"Z", b"X") else f"{pid}-{int(fields[19])}"
 
 
 @final
@@ -62,7 +55,8 @@ class Child:
         """What it said when it ended by itself last."""
         self._module, self._arguments, self._now_ms = module, arguments, now_ms
         self._tell, self._changed = tell, changed
-        self._policy = RestartPolicy()
+        self._policy = RestartPolicy(delay_s_max=PATIENCE_S)
+        self._started_s = 0.0
         self._wanted = asyncio.Event()
         self._hurry = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
@@ -118,10 +112,11 @@ class Child:
     async def _run_once(self) -> int:
         with self.log.open("ab") as output:
             self._process = process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gantry_cli.child", str(os.getpid()), self._module, *self._arguments(),
+                *server_command(self._module, *self._arguments()),
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
         self.starts += 1
+        self._started_s = asyncio.get_running_loop().time()
         self._is_stopping = False
         self.boot_id, self.started_ms, self.stopped_ms = boot_id_of(process.pid), self._now_ms(), None
         self._changed()
@@ -139,11 +134,10 @@ class Child:
         await self._rest(NO_ROOM_S)
 
     async def _wait_after(self, code: int) -> None:
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        delay_s = self._policy.delay_after_death(asyncio.get_running_loop().time())
-        delay_s = PATIENCE_S if delay_s is None else delay_s
-        last = f": {self._last_words()}" if code > 0 else ""
-        self.failure = f"{self.name} {how}{last}"
+        delay_s = self._policy.delay_after_death(self._started_s, asyncio.get_running_loop().time())
+        assert delay_s is not None, "a member of a group is never given up"
+        last = f": {last_log_line(self.log)[:LAST_LINE_CHARS_MAX]}" if code > 0 else ""
+        self.failure = f"{self.name} {exit_text(code)}{last}"
         when = (
             "is kept down" if self.is_blocked() else f"starts again {f'in {delay_s:.0f} s' if delay_s else 'at once'}"
         )
@@ -161,24 +155,6 @@ class Child:
         if process is None or not self.boot_id:
             return True
         self._is_stopping = True
-        for number in (signal.SIGTERM, signal.SIGCONT):
-            send_signal(process, number)
-        is_polite = True
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await process.wait()
-        except TimeoutError:
-            send_signal(process, signal.SIGKILL)
-            await process.wait()
-            is_polite = False
+        is_polite = await end_process(process)
         self.boot_id = ""
         return is_polite
-
-    def _last_words(self) -> str:
-        try:
-            with self.log.open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
-                lines = log.read(LAST_WORDS_BYTES).decode("utf-8", "replace").strip().splitlines()
-        except OSError:
-            lines = []
-        return lines[-1][:300] if lines else "it said nothing"

@@ -11,12 +11,12 @@ import click
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
-from gantry_cli.local.child import boot_id_of
 from gantry_cli.local.clock import machine_boot, now_ms
 from gantry_cli.local.looking import require_group
 from gantry_cli.local.names import member_name, parse_member
 from gantry_cli.local.state import GroupRecord, GroupState, Held
 from gantry_cli.options import data_option
+from gantry_cli.processes import boot_id_of
 from gantry_spec.manifest.quantities import duration_text, parse_duration
 
 DOWN_MS_MIN: Final = 10_000

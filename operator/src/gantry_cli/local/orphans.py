@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from gantry_cli.local.child import boot_id_of
 from gantry_cli.local.state import GroupRecord
+from gantry_cli.processes import boot_id_of
 
 PATIENCE_S: Final = 70.0
 POLL_S: Final = 0.05

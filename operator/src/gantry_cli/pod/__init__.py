@@ -1,7 +1,6 @@
 """What runs as the first process of a container: it keeps one server running, and knows which member its pod is.
 
     supervisor    process 1: starts, restarts, forwards signals, buries orphans
-    restarts      pure: when a server that died is started again
     pulse         whether a broker that lives does nothing any more
     member        pure: from the pod's name to the member's number and the Services it is reached by
     addresses     the addresses of these Services, remembered as long as the pod lives

@@ -1,7 +1,7 @@
 """Process 1 of a container: it keeps one server running, ends it when it is told to, and buries whoever is left over.
 
     SIGTERM, SIGINT   the server is asked to end, however long it takes; its exit code is ours (killed by N: 128 + N)
-    the server dies   it is started again, as ``restarts`` says
+    the server dies   it is started again, as `pod_restart_policy` says
     it stands still   it is killed, and so starts again; while it is asked to end nobody hurries it
     a change          what it was started with is no longer so: it is asked to end, and started again at once
     a connection      to the alive port is taken and closed: whoever asks learns that this loop turns
@@ -26,12 +26,27 @@ from types import FrameType
 from typing import Final, final
 
 from gantry_cli.pod.addresses import NotYet
-from gantry_cli.pod.restarts import AT_ONCE_MAX, Restarts
+from gantry_cli.processes import RestartPolicy, exit_text, server_command
 
 TICK_S: Final = 1.0
 EXIT_USAGE: Final = 2
 """Of a server whose settings are wrong: starting it again would mend nothing."""
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+AT_ONCE_MAX: Final = 5
+DELAY_S_MAX: Final = 16.0
+SHORT_LIVES_MAX: Final = 12
+"""Lives of less than a minute in a row, after which the container ends and kubelet backs off in its way."""
+
+
+def pod_restart_policy() -> RestartPolicy:
+    """Return the policy of a server in a container: at once, and only after several deaths more slowly.
+
+    Kubelet would wait 15 s from the second crash on, and longer each time. A broker that finds its write buffers again
+    loses nothing by a crash, so that wait would be the only damage.
+    """
+    return RestartPolicy(at_once_max=AT_ONCE_MAX, delay_s_max=DELAY_S_MAX, short_lives_max=SHORT_LIVES_MAX)
 
 
 def unchanged() -> bool:
@@ -63,7 +78,7 @@ class PodSupervisor:
 
     def __init__(self, charge: Charge) -> None:
         self._charge = charge
-        self._restarts = Restarts()
+        self._restarts = pod_restart_policy()
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
         self._start_at: float | None = 0.0
@@ -126,9 +141,7 @@ class PodSupervisor:
             return
         self._said = ""
         self._is_renewing = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "gantry_cli.child", str(os.getpid()), *words], stdin=subprocess.DEVNULL
-        )
+        self._process = subprocess.Popen(server_command(*words), stdin=subprocess.DEVNULL)
         self._started, self._start_at = time.monotonic(), None
 
     def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
@@ -162,7 +175,7 @@ class PodSupervisor:
             self._say(f"the {name} has ended, and starts with what is new")
             self._start_at = now
             return True
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        how = exit_text(code)
         if code == EXIT_USAGE:
             self._say(f"the {name} {how}: its settings are wrong, and it is not started again")
             return False
