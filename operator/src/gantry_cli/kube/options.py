@@ -18,26 +18,37 @@ F = TypeVar("F", bound=Callable[..., Any])
 HERE: Final = "a local group is named with --data; one in a cluster is named bg/GROUP"
 
 
-def cluster_options(command: F) -> F:
-    """--namespace, --context and --kubeconfig. The command gets a ``target``."""
+def target_options(*namespace: str, of: str = "", context_help: str) -> Callable[[F], F]:
+    """Return a decorator that adds --namespace, --context and --kubeconfig and passes them on as a ``target``.
 
-    @functools.wraps(command)
-    def with_target(
-        *arguments: Any, kubeconfig: str | None, context: str | None, namespace: str | None, **others: Any
-    ) -> Any:
-        return command(*arguments, target=Target(kubeconfig, context, namespace), **others)
+    ``namespace`` are the words of the first one, ``of`` begins the help of options that only a named group has.
+    """
 
-    decorated = click.option(
-        "--kubeconfig", metavar="FILE", type=click.Path(), help="Of bg/GROUP  [default: KUBECONFIG or ~/.kube/config]."
-    )(with_target)
-    decorated = click.option(
-        "--context", metavar="NAME", shell_complete=complete_context, help="Of the kubeconfig, for bg/GROUP."
-    )(decorated)
-    decorated = click.option(
-        "--namespace", metavar="NAME", shell_complete=complete_namespace,
-        help="Where bg/GROUP is  [default: the context's].",
-    )(decorated)  # fmt: skip
-    return decorated  # type: ignore[return-value]  # the same command, called with a target
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def with_target(
+            *arguments: Any, kubeconfig: str | None, context: str | None, namespace: str | None, **others: Any
+        ) -> Any:
+            return command(*arguments, target=Target(kubeconfig, context, namespace), **others)
+
+        file_help = (
+            f"Of {of}  [default: KUBECONFIG or ~/.kube/config]." if of else "[default: KUBECONFIG or ~/.kube/config]"
+        )
+        place_help = f"Where {of} is  [default: the context's]." if of else "[default: the context's]"
+        decorated = click.option("--kubeconfig", metavar="FILE", type=click.Path(), help=file_help)(with_target)
+        decorated = click.option("--context", metavar="NAME", shell_complete=complete_context, help=context_help)(
+            decorated
+        )
+        decorated = click.option(*namespace, metavar="NAME", shell_complete=complete_namespace, help=place_help)(
+            decorated
+        )
+        return decorated  # type: ignore[return-value]  # the same command, called with a target
+
+    return decorate
+
+
+cluster_options: Final = target_options("--namespace", of="bg/GROUP", context_help="Of the kubeconfig, for bg/GROUP.")
+"""For `gantry`, where `-n` is the name server of clients."""
 
 
 def exec_option(command: F) -> F:

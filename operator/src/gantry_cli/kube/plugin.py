@@ -8,7 +8,6 @@ kubectl runs an executable `kubectl-gantry` for `kubectl gantry`, and `kubectl_c
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 from collections.abc import Callable
@@ -22,8 +21,9 @@ from gantry_cli.errors import Mistyped, failures_as_exit_codes
 from gantry_cli.examples import examples
 from gantry_cli.kube import ordering
 from gantry_cli.kube.cluster import Target
-from gantry_cli.kube.completing import complete_context, complete_group, complete_namespace
+from gantry_cli.kube.completing import complete_group
 from gantry_cli.kube.naming import group_word
+from gantry_cli.kube.options import target_options
 from gantry_cli.kube.packing import pack_and_say
 from gantry_cli.kube.showing import show_explanation, show_status
 from gantry_cli.kube.waiting import Asked
@@ -36,25 +36,7 @@ DIRECTIVE_NO_FILES: Final = 4
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def where_options(command: F) -> F:
-    """-n, --context and --kubeconfig, as kubectl has them. The command gets a ``target``."""
-
-    @functools.wraps(command)
-    def with_target(
-        *arguments: Any, kubeconfig: str | None, context: str | None, namespace: str | None, **others: Any
-    ) -> Any:
-        return command(*arguments, target=Target(kubeconfig, context, namespace), **others)
-
-    decorated = click.option(
-        "--kubeconfig", metavar="FILE", type=click.Path(), help="[default: KUBECONFIG or ~/.kube/config]"
-    )(with_target)
-    decorated = click.option(
-        "--context", metavar="NAME", shell_complete=complete_context, help="[default: the kubeconfig's]"
-    )(decorated)
-    decorated = click.option(
-        "-n", "--namespace", metavar="NAME", shell_complete=complete_namespace, help="[default: the context's]"
-    )(decorated)
-    return decorated  # type: ignore[return-value]  # the same command, called with a target
+where_options: Final = target_options("-n", "--namespace", context_help="[default: the kubeconfig's]")
 
 
 def group_argument(command: F) -> F:
