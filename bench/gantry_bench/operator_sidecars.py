@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final, NamedTuple, final
 
+import msgspec
 from aiohttp import web
 from operator_world.pod_shard import PodShard
 from spec_world.brokers import Refused
@@ -20,10 +21,11 @@ from spec_world.judge import Wrong
 
 from gantry_bench.errors import BenchmarkFailed
 from gantry_operator.objects import names
-from gantry_spec import actions as act
+from gantry_spec.executor import Expected
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import Role
+from gantry_status.orders import AnyOrder
 
 FIRST_NETWORK: Final = 64
 NETWORKS_COUNT: Final = 128
@@ -155,29 +157,21 @@ class StandInSidecars:
 
     async def _order(self, request: web.Request) -> web.Response:
         key, member = self._home(request)
-        action = action_of(request.match_info["name"], await request.json(), key[1], member)
+        order, expected = order_from(request.match_info["name"], await request.json())
         try:
             with self._judged():
-                self.shards[key].obey(action)
+                self.shards[key].obey(member, order, expected)
         except Refused as error:
             return web.json_response({"reason": str(error)}, status=409)
         return web.json_response(self.shards[key].said(member))
 
 
-def action_of(name: str, body: dict[str, Any], shard: int, member: int) -> act.MemberAction:
-    """What an order of the operator means; one that no sidecar knows is not found."""
-    electable, epoch = tuple(body.get("electable", ())), int(body.get("epoch", 0))
-    match name:
-        case "promise":
-            return act.Promise(shard=shard, member=member, epoch=epoch)
-        case "promote" if "expected" in body:
-            return act.Promote(shard=shard, member=member, epoch=epoch, electable=electable, **body["expected"])
-        case "promote":
-            return act.Resume(shard=shard, member=member, epoch=epoch, electable=electable)
-        case "demote":
-            return act.Follow(shard=shard, member=member, epoch=epoch, master=body["master"])
-        case "fence":
-            return act.Fence(shard=shard, member=member, epoch=epoch)
-        case "drain":
-            return act.Drain(shard=shard, member=member, timeout_ms=int(body["timeout_ms"]))
-    raise web.HTTPNotFound
+def order_from(name: str, body: dict[str, Any]) -> tuple[AnyOrder, Expected | None]:
+    """The order in a request of the operator; one that no sidecar knows is not found."""
+    tag = "follow" if name == "demote" else name
+    expected = body.pop("expected", None)
+    try:
+        order: AnyOrder = msgspec.convert({**body, "order": tag}, AnyOrder)
+    except msgspec.ValidationError as error:
+        raise web.HTTPNotFound(text=str(error)) from error
+    return order, None if expected is None else msgspec.convert(expected, Expected)

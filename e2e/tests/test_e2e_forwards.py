@@ -20,7 +20,7 @@ from gantry_cluster.pods import Namespace
 
 from gantry_operator.errors import SidecarSilent
 from gantry_operator.sidecars import Peer
-from gantry_spec import actions as act
+from gantry_status.orders import AskPromise
 from gantry_testing.programs import write_program
 
 KUBECTL = """\
@@ -103,7 +103,7 @@ async def test_what_is_asked_comes_to_the_pod_with_the_address(scene: Scene) -> 
     scene.pods.append({"metadata": {"name": "ended"}, "status": {"phase": "Succeeded", "podIP": ADDRESS}})
     async with scene.pod("orders-0-master-0"), ForwardedSidecars(scene.space) as sidecars:
         said = await sidecars.status(PEER)
-        await sidecars.order(PEER, act.Promise(shard=0, member=1, epoch=2))
+        await sidecars.order(PEER, AskPromise(epoch=2))
 
     assert said["pod"] == "orders-0-master-0"
     assert [path for _, path, _ in scene.heard] == ["/v1/role/now", "/v1/role/promise"]

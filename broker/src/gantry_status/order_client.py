@@ -9,6 +9,7 @@ order given twice does what it does once.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, final, overload
@@ -18,6 +19,7 @@ from gantry_status.orders import (
     AnyAnswer,
     AnyOrder,
     AskPromise,
+    AskStatus,
     BadLine,
     BrokerUnreachable,
     Drain,
@@ -37,6 +39,9 @@ from gantry_status.socket_path import socket_address
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0
 """A promise waits for a disk, a promotion until everything in the log is dispatched."""
+
+Check = Callable[[HaStatus], None]
+"""Whether an order is for a broker with this status. Raises when it is not."""
 
 
 @final
@@ -94,6 +99,18 @@ class OrderClient:
                 raise OrderFailed(f"{self.path}: {answer.reason}")
             case _:
                 return answer
+
+    async def call_checked(
+        self, order: AnyOrder, check: Check | None, *, timeout_s: float | None = None
+    ) -> HaStatus | Promised:
+        """Have it done by a process whose status ``check`` accepts, asked on the same connection just before.
+
+        Raises what ``check`` raises, or as ``call``.
+        """
+        if check is not None:
+            assert self._is_one_connection, "another process must not obey than the one that was asked"
+            check(await self.call(AskStatus(), timeout_s=timeout_s))
+        return await self.call(order, timeout_s=timeout_s)
 
     async def close(self) -> None:
         """Let go of the connection. Another call makes a new one."""

@@ -23,7 +23,8 @@ from gantry_cluster.errors import ApiRefused
 from gantry_cluster.pods import Namespace
 from gantry_operator.errors import SidecarSilent
 from gantry_operator.sidecars import HttpSidecars, Peer
-from gantry_spec import actions as act
+from gantry_spec.executor import Expected
+from gantry_status.orders import AnyOrder
 
 LOOK_SECONDS: Final = 3.0
 """For an answer. Through so many hands it comes later than in a cluster."""
@@ -105,9 +106,9 @@ class ForwardedSidecars:
         """The same."""
         return await self._http.topics(await self._near(peer))
 
-    async def order(self, peer: Peer, action: act.MemberAction) -> None:
+    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
         """The same. One that nobody has answered may have been obeyed, as always."""
-        await self._http.order(await self._near(peer), action)
+        await self._http.order(await self._near(peer), order, expected)
 
     # -- the way -------------------------------------------------------------------------------------------------------
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_admin.errors import Problem
 from gantry_status.moment import Now, now
-from gantry_status.order_client import OrderClient
+from gantry_status.order_client import Check, OrderClient
 from gantry_status.orders import (
     AnyOrder,
-    AskPromise,
     AskStatus,
     BrokerUnreachable,
     HaStatus,
@@ -35,9 +33,6 @@ ASK_INTERVAL_S: Final = 1.0
 ASK_HURRIED_S: Final = 0.05
 """While somebody waits for slaves."""
 ASK_TIMEOUT_S: Final = 0.5
-Check = Callable[[HaStatus], None]
-"""Whether an order is for a broker that says this of itself. Raises ``Problem`` when it is not."""
-
 FRESH_MS: Final = 10_000
 """So old may an answer be and still count for a verdict."""
 
@@ -102,17 +97,11 @@ class BrokerLink:
         """Pass it on. Raises ``Problem`` with a status that says whose move it is.
 
         ``check`` sees the broker's status first, asked on the same connection and so of the same process, and raises
-        when the order is not for such a broker.
+        ``Problem`` or ``OrderRefused`` when the order is not for such a broker.
         """
         try:
             async with OrderClient(self._path, is_one_connection=check is not None) as client:
-                answer: HaStatus | Promised
-                if check is not None:
-                    check(await client.call(AskStatus(), timeout_s=timeout_s))
-                if isinstance(order, AskPromise):
-                    answer = await client.call(order, timeout_s=timeout_s)
-                else:
-                    answer = await client.call(order, timeout_s=timeout_s)
+                answer = await client.call_checked(order, check, timeout_s=timeout_s)
         except OrderRefused as error:
             raise Problem(409, error.reason) from error
         except BrokerUnreachable as error:

@@ -22,11 +22,11 @@ import msgspec
 
 from gantry_admin.errors import Problem
 from gantry_admin.lease_keeper import KeptLease, LeaseError, LeaseKeeper
-from gantry_admin.link import Check
 from gantry_spec.heard import report_of
 from gantry_spec.observed import Report
 from gantry_spec.regaining import Alone, Regain, Rejoin, Stay, regained
 from gantry_status import orders
+from gantry_status.order_client import Check
 from gantry_status.orders import AnyOrder, AskStatus, HaRole, HaStatus, Promised
 
 log = logging.getLogger(__name__)

@@ -27,10 +27,10 @@ import msgspec
 
 from gantry_operator.acting.applying import Applier
 from gantry_operator.acting.group_secret import GroupSecret
-from gantry_operator.acting.hands import Hands
 from gantry_operator.acting.labels import relabel_all
 from gantry_operator.acting.leases import Leases
 from gantry_operator.acting.leftovers import Leftovers
+from gantry_operator.acting.scheduler import ActionScheduler
 from gantry_operator.api import GROUPS, Kubernetes, Object, Place, annotations_of, uid_of
 from gantry_operator.cache import Cache, GroupKey
 from gantry_operator.clock import Clock, moment_text
@@ -115,7 +115,7 @@ class GroupLoop:
         self._leftovers: Final = Leftovers(key, parts.cache, parts.api, parts.clock)
         self._secret: Final = GroupSecret(self._looker.objects, parts.api, parts.clock)
         self._teller: Final = Teller(parts.api, parts.clock)
-        self._hands: Final = Hands(
+        self._hands: Final = ActionScheduler(
             self._looker.objects,
             parts.api,
             parts.sidecars,

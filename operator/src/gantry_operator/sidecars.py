@@ -18,7 +18,8 @@ import msgspec
 
 from gantry_operator.certificates import Proven
 from gantry_operator.errors import SidecarDenied, SidecarRefused, SidecarSilent
-from gantry_spec import actions as act
+from gantry_spec.executor import Expected
+from gantry_status.orders import AnyOrder, Drain, Follow
 
 LOOK_TIMEOUT_S: Final = 1.0
 ORDER_TIMEOUT_S: Final = 10.0
@@ -51,8 +52,8 @@ class Sidecars(Protocol):
     async def status(self, peer: Peer) -> Mapping[str, Any]:
         """What the broker says of itself now, by the names of the control socket."""
 
-    async def order(self, peer: Peer, action: act.MemberAction) -> None:
-        """Have it obey."""
+    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
+        """Have it obey; with ``expected`` only if the broker still is that."""
 
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
         """The document of its topics."""
@@ -85,9 +86,9 @@ class HttpSidecars:
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
         return await self._ask(peer, "GET", "/v1/topics?limit=1000", None, self._look_timeout_s)
 
-    async def order(self, peer: Peer, action: act.MemberAction) -> None:
-        name, body, own_ms = order_of(action)
-        timeout_s = self._order_timeout_s + own_ms / 1000
+    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
+        name, body = request_of(order, expected)
+        timeout_s = self._order_timeout_s + (order.timeout_ms / 1000 if isinstance(order, Drain) else 0)
         path = f"/v1/role/{name}?timeout_ms={int(self._order_timeout_s * 900)}"
         await self._ask(peer, "POST", path, body, timeout_s)
 
@@ -124,26 +125,13 @@ class HttpSidecars:
             return answer.status, text
 
 
-def order_of(action: act.MemberAction) -> tuple[str, dict[str, Any], int]:
-    """What the sidecar calls it, what it is told, and how long the broker may take for itself."""
-    match action:
-        case act.Promise(epoch=epoch):
-            return "promise", {"epoch": epoch, "to": "the operator"}, 0
-        case act.Promote(epoch=epoch, electable=electable):
-            expected = {"last_epoch": action.last_epoch, "end": action.end, "continues": action.continues}
-            return "promote", {"epoch": epoch, "electable": list(electable), "expected": expected}, 0
-        case act.Resume(epoch=epoch, electable=electable):
-            return "promote", {"epoch": epoch, "electable": list(electable)}, 0
-        case act.Follow(epoch=epoch, master=master):
-            return "demote", {"epoch": epoch, "master": master}, 0
-        case act.Fence(epoch=epoch):
-            return "fence", {"epoch": epoch}, 0
-        case act.Drain(timeout_ms=timeout_ms):
-            return "drain", {"timeout_ms": timeout_ms}, timeout_ms
-        case act.Withdraw(timeout_ms=timeout_ms, goes_on=goes_on):
-            return "drain", {"timeout_ms": timeout_ms, "withdraw": True, "goes_on": goes_on}, timeout_ms
-        case _:
-            raise AssertionError(f"no order: {action}")
+def request_of(order: AnyOrder, expected: Expected | None) -> tuple[str, dict[str, Any]]:
+    """The name of an order in the sidecar's API, and its body: the fields of the control socket."""
+    body: dict[str, Any] = msgspec.to_builtins(order)
+    tag = body.pop("order")
+    if expected is not None:
+        body["expected"] = msgspec.to_builtins(expected)
+    return "demote" if isinstance(order, Follow) else tag, body
 
 
 def _document(peer: Peer, status: int, text: bytes) -> Mapping[str, Any]:

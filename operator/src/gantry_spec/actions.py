@@ -2,12 +2,12 @@
 
 Orders go to one broker and carry the epoch that makes them harmless when late; they are the orders of the control
 socket under the same names. Writes to the Lease carry the version that they replace. What concerns processes and
-volumes carries the id of the one that is meant. ``ORDERS`` says which are orders, and which.
+volumes carries the id of the one that is meant. ``gantry_spec.executor`` executes them.
 """
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import final
 
 import msgspec
 
@@ -26,6 +26,14 @@ class MemberAction(Action, frozen=True, kw_only=True):
     """Something for one member."""
 
     member: int
+
+
+class OrderAction(MemberAction, frozen=True, kw_only=True):
+    """An order to a member, which carries it out itself."""
+
+
+class ProcessAction(MemberAction, frozen=True, kw_only=True):
+    """Something that whoever runs the members does to the process or volume of one."""
 
 
 class LeaseAction(Action, frozen=True, kw_only=True):
@@ -49,14 +57,14 @@ class Wait(Action, frozen=True, kw_only=True):
 
 
 @final
-class Promise(MemberAction, frozen=True, kw_only=True):
+class Promise(OrderAction, frozen=True, kw_only=True):
     """Have it promise an epoch."""
 
     epoch: int
 
 
 @final
-class Promote(MemberAction, frozen=True, kw_only=True):
+class Promote(OrderAction, frozen=True, kw_only=True):
     """Have it be the master of an epoch. Never decided before the Lease names it for that epoch.
 
     It was named for a log that ends at ``end`` of ``last_epoch`` at least. Whoever delivers the order asks for the
@@ -73,7 +81,7 @@ class Promote(MemberAction, frozen=True, kw_only=True):
 
 
 @final
-class Resume(MemberAction, frozen=True, kw_only=True):
+class Resume(OrderAction, frozen=True, kw_only=True):
     """Have a master that is drained take sends again: a promotion in its own epoch."""
 
     epoch: int
@@ -81,7 +89,7 @@ class Resume(MemberAction, frozen=True, kw_only=True):
 
 
 @final
-class Follow(MemberAction, frozen=True, kw_only=True):
+class Follow(OrderAction, frozen=True, kw_only=True):
     """Have it follow a master; one that believes it is one is demoted by that."""
 
     epoch: int
@@ -90,21 +98,21 @@ class Follow(MemberAction, frozen=True, kw_only=True):
 
 
 @final
-class Fence(MemberAction, frozen=True, kw_only=True):
+class Fence(OrderAction, frozen=True, kw_only=True):
     """Have it have no role."""
 
     epoch: int
 
 
 @final
-class Drain(MemberAction, frozen=True, kw_only=True):
+class Drain(OrderAction, frozen=True, kw_only=True):
     """Have a master hand over what it has, before its role moves or it is restarted."""
 
     timeout_ms: int
 
 
 @final
-class Withdraw(MemberAction, frozen=True, kw_only=True):
+class Withdraw(OrderAction, frozen=True, kw_only=True):
     """Have a master refuse sends unstored for a while, and routes say so: the slaves that they need are about to go, or
     clients shall not come at all."""
 
@@ -143,12 +151,12 @@ class KeepLease(LeaseAction, frozen=True, kw_only=True):
 
 
 @final
-class Start(MemberAction, frozen=True, kw_only=True):
+class Start(ProcessAction, frozen=True, kw_only=True):
     """See to it that it is there and runs."""
 
 
 @final
-class Restart(MemberAction, frozen=True, kw_only=True):
+class Restart(ProcessAction, frozen=True, kw_only=True):
     """Stop it as it should be stopped, and start it with what the spec says now."""
 
     boot_id: str
@@ -156,7 +164,7 @@ class Restart(MemberAction, frozen=True, kw_only=True):
 
 
 @final
-class Remove(MemberAction, frozen=True, kw_only=True):
+class Remove(ProcessAction, frozen=True, kw_only=True):
     """Stop it for good. What becomes of its volume is the spec's business."""
 
     boot_id: str
@@ -167,7 +175,7 @@ class Remove(MemberAction, frozen=True, kw_only=True):
 
 
 @final
-class ReplaceDisk(MemberAction, frozen=True, kw_only=True):
+class ReplaceDisk(ProcessAction, frozen=True, kw_only=True):
     """Give up its volume, and start it with an empty one."""
 
     disk_id: str
@@ -187,16 +195,3 @@ class ClearWish(Action, frozen=True, kw_only=True):
     """What was ordered is done, or never can be."""
 
     wish: str
-
-
-ORDERS: Final[dict[type[MemberAction], str]] = {
-    Promise: "promise",
-    Promote: "promote",
-    Resume: "promote",
-    Follow: "follow",
-    Fence: "fence",
-    Drain: "drain",
-    Withdraw: "drain",
-}
-"""What each is called on the control socket. `status`, `lease` and `flush` are never decided: whoever looks asks for
-the first, whoever keeps the Lease says the second."""

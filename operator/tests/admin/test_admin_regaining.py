@@ -16,14 +16,13 @@ from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 from gantry_admin.__main__ import parsed, settings_of
 from gantry_admin.errors import Problem, SettingsError
 from gantry_admin.lease_keeper import KeptLease, LeaseUnavailable
-from gantry_admin.link import Check
 from gantry_admin.peer_roles import PeerRoles
 from gantry_admin.peers import Peers
 from gantry_admin.regaining import RoleRegaining
 from gantry_admin.settings import PeerSettings
 from gantry_remoting import RemotingError
 from gantry_spec.observed import Report, Role
-from gantry_status.order_client import order_once
+from gantry_status.order_client import Check, order_once
 from gantry_status.orders import (
     AnyOrder,
     AskPromise,

@@ -14,7 +14,6 @@ from gantry_broker.control.server import ControlServer
 from gantry_cli.errors import CliError
 from gantry_cli.local import emptying
 from gantry_cli.local.access import Access
-from gantry_cli.local.acting import check_promotion
 from gantry_cli.local.kill import _down_ms, kill
 from gantry_cli.local.lease_file import LeaseFile
 from gantry_cli.local.look import Event, Look, MemberView
@@ -24,14 +23,15 @@ from gantry_cli.local.state import GroupState
 from gantry_cli.round_trip import CHECK_TOPIC
 from gantry_cli.tables import console
 from gantry_client import QueueOffsets
-from gantry_spec import actions as act
+from gantry_spec.executor import Expected, check_promotion
 from gantry_spec.ledger import Fault, Ledger, Risk
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, BrokerUnreachable, HaRole, HaStatus, OrderRefused, OrderUnanswered
 from gantry_testing.fake_group import FakeGroup, FakeMember
 
-NAMED = act.Promote(shard=0, member=2, epoch=2000, electable=(1,), last_epoch=1000, end=500)
+NAMED = Expected(last_epoch=1000, end=500)
+EPOCH = 2000
 
 
 def status(**other: object) -> HaStatus:
@@ -46,7 +46,7 @@ def status(**other: object) -> HaStatus:
 )
 def test_who_still_is_what_was_named_is_promoted(changes: dict[str, object]) -> None:
     """As long a log or a longer one; and an order that was obeyed already does no harm."""
-    check_promotion(NAMED, status(**changes))
+    check_promotion(EPOCH, NAMED, status(**changes))
 
 
 @pytest.mark.parametrize(
@@ -54,17 +54,17 @@ def test_who_still_is_what_was_named_is_promoted(changes: dict[str, object]) -> 
 )
 def test_who_has_lost_something_since_is_not(changes: dict[str, object]) -> None:
     """A power cut between the decision and the order: what was counted on is gone, and the order is not given."""
-    with pytest.raises(OrderRefused, match="its log ended at 500 of epoch 1000"):
-        check_promotion(NAMED, status(**changes))
+    with pytest.raises(OrderRefused, match="named for a log that ends at 500 of epoch 1000"):
+        check_promotion(EPOCH, NAMED, status(**changes))
 
 
 def test_who_was_to_go_on_as_the_master_must_still_be_it() -> None:
     """A new epoch of the same master is for that process, not for one that came after it."""
     order = msgspec.structs.replace(NAMED, continues=1000)
 
-    check_promotion(order, status(role=HaRole.MASTER))
+    check_promotion(EPOCH, order, status(role=HaRole.MASTER))
     with pytest.raises(OrderRefused, match="to go on as the master"):
-        check_promotion(order, status(role=HaRole.UNASSIGNED))
+        check_promotion(EPOCH, order, status(role=HaRole.UNASSIGNED))
 
 
 # ------- one connection, one process

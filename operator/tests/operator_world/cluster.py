@@ -33,11 +33,12 @@ from gantry_operator.api import (
 from gantry_operator.errors import SidecarRefused, SidecarSilent
 from gantry_operator.objects import names
 from gantry_operator.sidecars import Peer
-from gantry_spec import actions as act
+from gantry_spec.executor import Expected
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import record_of
 from gantry_spec.manifest.reading import group_of
 from gantry_spec.observed import Role
+from gantry_status.orders import AnyOrder
 
 GROUP: Final = "g"
 NAMESPACE: Final = "shop"
@@ -386,11 +387,10 @@ class ModelCluster:
         topics = [{"name": "orders", "kind": "user", "messages": self.messages}]
         return {"source": "broker", "left_out": 0, "topics": topics}
 
-    async def order(self, peer: Peer, action: act.MemberAction) -> None:
+    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
         shard, member = self._reach(peer)
-        assert member == action.member, "an order goes to whom it is for"
         try:
-            self.shards[shard].obey(action)
+            self.shards[shard].obey(member, order, expected)
         except Refused as error:
             raise SidecarRefused(str(error)) from error
 

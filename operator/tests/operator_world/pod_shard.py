@@ -11,11 +11,12 @@ from typing import Any, final
 from spec_world.brokers import RECORD_BYTES, Broker, Refused, Store
 from spec_world.fleet import PEAK_RECORDS_PER_S, Fleet
 
-from gantry_spec import actions as act
 from gantry_spec.broker_conf import broker_name, cluster_name
+from gantry_spec.executor import Expected
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import Role
+from gantry_status import orders
 
 
 @final
@@ -91,35 +92,32 @@ class PodShard(Fleet):
             "is_withdrawn": report.is_withdrawn,
         }
 
-    def obey(self, action: act.MemberAction) -> None:
+    def obey(self, member: int, order: orders.AnyOrder, expected: Expected | None) -> None:
         """Raises ``Refused``, as the sidecar of a broker does."""
-        broker = self.brokers[action.member]
-        match action:
-            case act.Promise(epoch=epoch):
+        broker = self.brokers[member]
+        match order:
+            case orders.AskPromise(epoch=epoch):
                 broker.promise(epoch)
-            case act.Resume(epoch=epoch, electable=electable):
-                broker.promote(epoch, electable, self.next_serial())
-            case act.Promote(epoch=epoch, electable=electable):
-                self._check(broker, action)
-                if broker.promote(epoch, electable, self.next_serial()):
+            case orders.Promote(epoch=epoch, electable=electable):
+                if expected is not None:
+                    self._check(broker, epoch, expected)
+                if broker.promote(epoch, tuple(electable), self.next_serial()) and expected is not None:
                     self.judge.promoted(broker, self.lease)
-            case act.Follow(epoch=epoch, master=master):
+            case orders.Follow(epoch=epoch, master=master):
                 broker.follow(epoch, master)
-            case act.Fence(epoch=epoch):
+            case orders.Fence(epoch=epoch):
                 broker.fence(epoch)
-            case act.Drain():
-                broker.drain()
-            case act.Withdraw(goes_on=goes_on):
-                broker.drain(withdraw=True, goes_on=goes_on)
+            case orders.Drain(withdraw=withdraw, goes_on=goes_on):
+                broker.drain(withdraw=withdraw, goes_on=goes_on)
         self.acknowledge()
 
-    def _check(self, broker: Broker, action: act.Promote) -> None:
+    def _check(self, broker: Broker, epoch: int, expected: Expected) -> None:
         place = (broker.store.last_epoch, len(broker.store.log) * RECORD_BYTES)
-        if broker.store.epoch == action.epoch:
+        if broker.store.epoch == epoch:
             return
-        if action.continues and (broker.role, broker.store.epoch) != (Role.MASTER, action.continues):
+        if expected.continues and (broker.role, broker.store.epoch) != (Role.MASTER, expected.continues):
             raise Refused("it was to go on as the master, and is none")
-        if place < (action.last_epoch, action.end):
+        if place < (expected.last_epoch, expected.end):
             raise Refused("it was named for a longer log")
 
 

@@ -14,10 +14,10 @@ from operator_world.waiting import until
 from spec_world.looks import healthy, with_report
 
 from gantry_operator.acting.applying import Applier
-from gantry_operator.acting.hands import Hands
 from gantry_operator.acting.labels import Relabel, relabel, relabels
 from gantry_operator.acting.leases import Leases
 from gantry_operator.acting.pods import Pods
+from gantry_operator.acting.scheduler import ActionScheduler
 from gantry_operator.acting.wishes import cleared, replaced, take_off
 from gantry_operator.api import (
     CLAIMS,
@@ -38,11 +38,13 @@ from gantry_operator.objects.names import COMPONENT_LABEL, GROUP_LABEL, ROLE_LAB
 from gantry_operator.observing.group_objects import GroupObjects
 from gantry_operator.sidecars import Peer
 from gantry_spec import actions as act
+from gantry_spec.executor import Expected
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import record_of
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.reading import group_of
 from gantry_spec.observed import Role
+from gantry_status import orders
 
 LABELS = {GROUP_LABEL: GROUP, SHARD_LABEL: "0", COMPONENT_LABEL: "broker"}
 LEASE = Place(LEASES, NAMESPACE, "g-0")
@@ -425,16 +427,17 @@ class Orders:
         self.refuses = ""
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
-        raise AssertionError("hands do not look")
+        raise AssertionError("nothing is observed here")
 
     topics = status
 
-    async def order(self, peer: Peer, action: act.MemberAction) -> None:
-        self.given.append(action.member)
+    async def order(self, peer: Peer, order: orders.AnyOrder, expected: Expected | None = None) -> None:
+        member = 1 if isinstance(order, orders.Drain) else 2
+        self.given.append(member)
         if self.refuses:
             raise SidecarRefused(self.refuses)
-        if action.member in self.free:
-            await self.free[action.member].wait()
+        if member in self.free:
+            await self.free[member].wait()
 
 
 async def test_a_broker_that_hangs_holds_nobody_up_and_is_not_told_twice() -> None:
@@ -443,7 +446,7 @@ async def test_a_broker_that_hangs_holds_nobody_up_and_is_not_told_twice() -> No
     bench.pod("g-0-master-0")
     bench.pod("g-0-slave-0")
     sidecars.free[1] = asyncio.Event()
-    hands = Hands(
+    scheduler = ActionScheduler(
         bench.objects, bench.api, sidecars, leases(bench),
         told=lambda action, refusal: told.append((action, refusal)), wake=lambda: None, empty_end=lambda shard: None,
     )  # fmt: skip
@@ -451,21 +454,21 @@ async def test_a_broker_that_hangs_holds_nobody_up_and_is_not_told_twice() -> No
     other = act.Follow(shard=0, member=2, epoch=1000, master="m:1")
 
     for number in range(3):
-        hands.do([one, other, act.Wait(shard=0, why="nothing")], group(), "token")
+        scheduler.do([one, other, act.Wait(shard=0, why="nothing")], group(), "token")
         await until(lambda number=number: told.count((other, "")) == number + 1)  # type: ignore[misc]
         await asyncio.sleep(0)  # its errand ends in the turn after it has told
-        assert hands.is_busy
+        assert scheduler.is_busy
     assert sidecars.given.count(1) == 1
     assert sidecars.given.count(2) == 3
     sidecars.refuses = "a newer epoch was promised"
-    hands.do([other], group(), "token")
+    scheduler.do([other], group(), "token")
     sidecars.free[1].set()
-    await hands.settle()
+    await scheduler.settle()
 
     assert (one, "") in told
     assert any("a newer epoch" in refusal for _, refusal in told)
-    hands.do([act.Follow(shard=0, member=7, epoch=1000, master="m:1")], group(), "token")
-    await hands.settle()
+    scheduler.do([act.Follow(shard=0, member=7, epoch=1000, master="m:1")], group(), "token")
+    await scheduler.settle()
     assert "no address" in told[-1][1]
 
 
@@ -473,13 +476,13 @@ async def test_the_same_order_again_is_no_reason_to_hurry() -> None:
     """Whoever is told to go takes its time: deciding the same again must not make the group come round at once."""
     bench, sidecars, hurried = Bench(), Orders(), []
     bench.pod("g-0-slave-0")
-    hands = Hands(
+    scheduler = ActionScheduler(
         bench.objects, bench.api, sidecars, leases(bench),
         told=lambda action, refusal: None, wake=lambda: hurried.append(True), empty_end=lambda shard: None,
     )  # fmt: skip
     for epoch in (1000, 1000, 1000, 1001):
-        hands.do([act.Follow(shard=0, member=2, epoch=epoch, master="m:1")], group(), "token")
-        await hands.settle()
+        scheduler.do([act.Follow(shard=0, member=2, epoch=epoch, master="m:1")], group(), "token")
+        await scheduler.settle()
         await asyncio.sleep(0)
 
     assert sidecars.given == [2, 2, 2, 2]
@@ -491,17 +494,17 @@ async def test_what_is_under_way_ends_with_the_group() -> None:
     bench, sidecars = Bench(), Orders()
     bench.pod("g-0-master-0")
     sidecars.free[1] = asyncio.Event()
-    hands = Hands(
+    scheduler = ActionScheduler(
         bench.objects, bench.api, sidecars, leases(bench),
         told=lambda *_: None, wake=lambda: None, empty_end=lambda shard: None,
     )  # fmt: skip
-    hands.do([act.Drain(shard=0, member=1, timeout_ms=10_000)], group(), "token")
+    scheduler.do([act.Drain(shard=0, member=1, timeout_ms=10_000)], group(), "token")
     await until(lambda: bool(sidecars.given))
 
-    await hands.close()
+    await scheduler.close()
     await asyncio.sleep(0)
 
-    assert not hands.is_busy
+    assert not scheduler.is_busy
 
 
 class Emptied(Orders):
@@ -511,13 +514,15 @@ class Emptied(Orders):
         super().__init__()
         self.wrote = wrote
         self.comes = 0
+        self.is_draining = False
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
-        return {"role": "MASTER", "wrote": self.wrote}
+        return {"role": "MASTER", "wrote": self.wrote, "is_draining": self.is_draining}
 
-    async def order(self, peer: Peer, action: act.MemberAction) -> None:
-        assert isinstance(action, act.Drain), "nothing else is ordered"
+    async def order(self, peer: Peer, order: orders.AnyOrder, expected: Expected | None = None) -> None:
+        assert isinstance(order, orders.Drain), "nothing else is ordered"
         self.wrote += self.comes
+        self.is_draining = True
 
 
 @pytest.mark.parametrize("comes", [0, 1_000], ids=["nothing came", "a message came at the last"])
@@ -528,14 +533,14 @@ async def test_a_shard_goes_only_if_nothing_came_while_it_was_closed(comes: int)
     pod = bench.pod("g-0-master-0")
     sidecars.comes = comes
     told: list[str] = []
-    hands = Hands(
+    scheduler = ActionScheduler(
         bench.objects, bench.api, sidecars, leases(bench),
         told=lambda action, refusal: told.append(refusal), wake=lambda: None, empty_end=lambda shard: 7_000,
     )  # fmt: skip
 
-    hands.do([act.Remove(shard=0, member=1, boot_id=uid_of(pod), holds_nothing=True)], group(), "token")
-    await hands.settle()
+    scheduler.do([act.Remove(shard=0, member=1, boot_id=uid_of(pod), holds_nothing=True)], group(), "token")
+    await scheduler.settle()
 
     found = bench.api.found(STATEFUL_SETS, NAMESPACE, "g-0-master")
     assert found is not None and found["spec"]["replicas"] == (1 if comes else 0)
-    assert ("something has come" in told[0]) is bool(comes)
+    assert ("a message has come" in told[0]) is bool(comes)

@@ -19,8 +19,8 @@ from aiohttp import web
 from gantry_operator import certificates
 from gantry_operator.errors import SidecarDenied, SidecarSilent
 from gantry_operator.sidecars import HttpSidecars, Peer
-from gantry_spec import actions as act
 from gantry_spec.sidecar_proof import fingerprint_of, proof_of
+from gantry_status.orders import Fence
 from gantry_testing.certificates import Party
 
 
@@ -75,7 +75,7 @@ async def test_the_token_goes_over_tls_to_whoever_knows_it(tmp_path: Path) -> No
     async with patient_sidecars() as sidecars:
         async with sidecar.listening() as peer:
             assert (await sidecars.status(peer))["role"] == "MASTER"
-            await sidecars.order(peer, act.Fence(shard=0, member=1, epoch=5))
+            await sidecars.order(peer, Fence(epoch=5))
         assert sidecar.shown == [f"Bearer {TOKEN}"] * 2, "and not with the question for the proof"
 
         sidecar.party = Party(tmp_path / "two", trustme.CA())

@@ -22,12 +22,13 @@ from gantry_operator.observing.memory import MemberMemory, ShardMemory
 from gantry_operator.observing.volumes import disk_of, machines_of
 from gantry_operator.observing.words import SKEW_MS, WORD, is_news, word_of, word_text
 from gantry_operator.sidecars import Peer
-from gantry_spec import actions as act
+from gantry_spec.executor import Expected
 from gantry_spec.lease import LeaseRecord, Reign
 from gantry_spec.lease_annotations import lease_annotations
 from gantry_spec.manifest.annotations import Wanted
 from gantry_spec.manifest.reading import group_of
 from gantry_spec.observed import Disk, LastWord, Process, Report
+from gantry_status.orders import AnyOrder
 
 HERE = Machine()
 SILENT = Machine(is_reachable=False)
@@ -281,7 +282,7 @@ class Voices:
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
         raise SidecarSilent("nobody asks")
 
-    async def order(self, peer: Peer, action: act.MemberAction) -> None:
+    async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
         raise AssertionError("a look orders nothing")
 
 

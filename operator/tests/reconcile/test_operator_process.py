@@ -38,8 +38,9 @@ from gantry_operator.probes import probes
 from gantry_operator.process import Operator
 from gantry_operator.settings import OperatorSettings, address_of, pairs_of
 from gantry_operator.sidecars import HttpSidecars, Peer
-from gantry_spec import actions as act
+from gantry_spec.executor import Expected
 from gantry_spec.heard import report_of
+from gantry_status import orders
 
 KUBECONFIG = """\
 apiVersion: v1
@@ -352,18 +353,16 @@ async def test_a_real_sidecar_says_what_a_decision_needs_obeys_and_refuses(
         assert report.identity and report.is_whole is True and report.ha_address
 
         epoch, end = int(said["epoch"]), int(said["wrote"])
-        await sidecars.order(peer, act.Drain(shard=0, member=1, timeout_ms=5_000))
+        await sidecars.order(peer, orders.Drain(timeout_ms=5_000))
         assert (await sidecars.status(peer))["is_draining"] is True
-        await sidecars.order(peer, act.Resume(shard=0, member=1, epoch=epoch, electable=()))
-        longer = act.Promote(
-            shard=0, member=1, epoch=epoch + 1000, electable=(2,), last_epoch=int(said["last_epoch"]), end=end + 1
-        )
+        await sidecars.order(peer, orders.Promote(epoch=epoch))
+        longer = Expected(last_epoch=int(said["last_epoch"]), end=end + 1)
         with pytest.raises(SidecarRefused, match="named for a log"):
-            await sidecars.order(peer, longer)
-        await sidecars.order(peer, act.Promise(shard=0, member=1, epoch=epoch + 1000))
-        await sidecars.order(peer, act.Fence(shard=0, member=1, epoch=epoch + 2000))
+            await sidecars.order(peer, orders.Promote(epoch=epoch + 1000, electable=[2]), longer)
+        await sidecars.order(peer, orders.AskPromise(epoch=epoch + 1000))
+        await sidecars.order(peer, orders.Fence(epoch=epoch + 2000))
         with pytest.raises(SidecarRefused):
-            await sidecars.order(peer, act.Follow(shard=0, member=1, epoch=epoch, master="127.0.0.1:1"))
+            await sidecars.order(peer, orders.Follow(epoch=epoch, master="127.0.0.1:1"))
         with pytest.raises(SidecarDenied):
             await sidecars.status(peer_of(sidecar, "x" * 40))
         after = await sidecars.status(peer)

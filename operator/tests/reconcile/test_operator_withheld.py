@@ -13,6 +13,7 @@ from gantry_operator.acting.pods import Pods
 from gantry_operator.api import CLAIMS, LEASES, PODS, STATEFUL_SETS, Place, annotations_of
 from gantry_operator.errors import Conflict
 from gantry_operator.objects import names
+from gantry_spec import actions as act
 from gantry_spec.decide import beginning, group
 from gantry_spec.decide.settled import settle
 
@@ -192,7 +193,7 @@ async def slept_untold() -> tuple[str, int]:
     play = await Play(SYNC | {"storage": {"retain": "Never"}}).begun()
     objects, refusal = play.loop._looker.objects, ""
     try:
-        await Pods(objects.key, objects, play.cluster.api).sleep(0)
+        await Pods(objects.key, objects, play.cluster.api).do(act.Sleep(shard=0))
     except Conflict as error:
         refusal = str(error)
     for _ in range(8):

@@ -9,10 +9,10 @@ import msgspec
 from spec_world.looks import NOW_MS, healthy, observed, record_of, spec_with, with_record, with_report
 
 from gantry_spec import actions as act
-from gantry_spec.actions import ORDERS
 from gantry_spec.ballot import UNSEEN_BYTES_PER_S
 from gantry_spec.decide import decide
 from gantry_spec.decide.decision import line_of
+from gantry_spec.executor import order_of
 from gantry_spec.explain import explain
 from gantry_spec.observed import ObservedShard, Role
 from gantry_status import orders
@@ -118,16 +118,23 @@ def test_the_docs_show_what_is_printed() -> None:
 
 
 def test_every_order_is_one_of_the_control_socket() -> None:
-    """Under the same name, with the same fields; what only whoever delivers or allows it looks at is left out."""
-    known = {
-        kind.__struct_config__.tag: {field.name for field in msgspec.structs.fields(kind)}
-        for kind in (orders.AskPromise, orders.Promote, orders.Follow, orders.Fence, orders.Drain)
-    }
+    """With the fields of the action; what only whoever delivers or allows it looks at is left out."""
     ours = {"shard", "why", "member", "last_epoch", "end", "continues", "is_ordered"}
-    for kind, name in ORDERS.items():
-        fields = {field.name for field in msgspec.structs.fields(kind)} - ours
-        assert name in known
-        assert fields <= known[name], kind
+    kinds = [kind for kind in vars(act).values() if isinstance(kind, type) and issubclass(kind, act.OrderAction)]
+    assert len(kinds) == 8, "seven, and their root"
+    for kind in kinds:
+        if kind is act.OrderAction:
+            continue
+        samples = {"epoch": 7, "electable": (1, 2), "master": "m:1", "timeout_ms": 5, "goes_on": True}
+        fields = {field.name for field in msgspec.structs.fields(kind)}
+        known = {name: value for name, value in samples.items() if name in fields}
+        other = {"last_epoch": 1, "end": 2} if kind is act.Promote else {}
+        action = msgspec.convert({"type": kind.__name__, "shard": 0, "member": 1, **other, **known}, kind)
+        order = msgspec.to_builtins(order_of(action))
+        assert fields - ours == known.keys(), kind
+        assert (
+            known.items() <= {name: tuple(one) if isinstance(one, list) else one for name, one in order.items()}.items()
+        )
 
 
 def test_roles_have_the_words_of_the_control_socket() -> None:

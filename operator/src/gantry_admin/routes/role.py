@@ -17,7 +17,6 @@ from gantry_admin.describe import known, role_document
 from gantry_admin.documents import RoleDocument
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Caller, Scope
-from gantry_admin.link import Check
 from gantry_admin.order_documents import (
     DemoteBody,
     DrainBody,
@@ -28,6 +27,8 @@ from gantry_admin.order_documents import (
 )
 from gantry_admin.routes.common import BEARER, TheSidecar, allow, needs, refusals
 from gantry_admin.sidecar import Sidecar
+from gantry_spec.executor import Expected, check_promotion
+from gantry_status.order_client import Check
 from gantry_status.orders import (
     AnyOrder,
     AskPromise,
@@ -36,7 +37,6 @@ from gantry_status.orders import (
     Fence,
     Flush,
     Follow,
-    HaRole,
     HaStatus,
     Promised,
     Promote,
@@ -149,22 +149,12 @@ async def flush(
 
 
 def _check(body: PromoteBody) -> Check | None:
-    """Who it must be: a power cut may have come since it was named. One that was promoted already is right."""
+    """What the broker must still be, if the order says so."""
     expected = body.expected
     if expected is None:
         return None
-
-    def check(word: HaStatus) -> None:
-        if word.epoch == body.epoch:
-            return
-        if expected.continues and (word.role, word.epoch) != (HaRole.MASTER, expected.continues):
-            raise Problem(409, f"it was to go on as the master of epoch {expected.continues}, and is {word.role}")
-        if (word.last_epoch, word.wrote) < (expected.last_epoch, expected.end):
-            was = f"{expected.end} of epoch {expected.last_epoch}"
-            raise Problem(409, f"it was named for a log that ends at {was}, and ends at {word.wrote} of "
-                          f"epoch {word.last_epoch}")  # fmt: skip
-
-    return check
+    wanted = Expected(last_epoch=expected.last_epoch, end=expected.end, continues=expected.continues)
+    return lambda status: check_promotion(body.epoch, wanted, status)
 
 
 async def _order(

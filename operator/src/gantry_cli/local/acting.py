@@ -1,13 +1,14 @@
-"""Doing what was decided: orders to brokers, the Lease, processes. Each as ``gantry_spec.actions`` says.
+"""Executing what was decided about a local group: over control sockets, in Lease files, and on child processes.
 
-An order that is refused or lost is no failure here: it is put down, and the next look shows what has come of it. Those
-of one decision go out side by side, after the Lease; nothing else is decided about that shard until all are answered.
+How an action is executed is ``gantry_spec.executor``'s; its two ports of one machine are here. An order that is refused
+or lost is no failure: it is put down, and the next round observes what has come of it. The orders of one decision go
+out side by side, after the Lease; nothing else is decided about that shard until all are answered.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, final
 
 from gantry_cli.errors import CliError
@@ -16,30 +17,19 @@ from gantry_cli.local.lease_file import LeaseFile
 from gantry_cli.local.member import LocalMember
 from gantry_spec import actions as act
 from gantry_spec.decide.decision import line_of
+from gantry_spec.executor import ActionExecutor, Expected, check_promotion
 from gantry_spec.gate import may
-from gantry_spec.ledger import Ledger, ledger_of
+from gantry_spec.ledger import ledger_of
 from gantry_spec.manifest import Spec
 from gantry_spec.observed import ObservedShard, Role
-from gantry_status.order_client import OrderClient
-from gantry_status.orders import (
-    AskPromise,
-    AskStatus,
-    Drain,
-    Fence,
-    Follow,
-    HaStatus,
-    OrderError,
-    OrderRefused,
-    Promised,
-    Promote,
-)
+from gantry_status.order_client import Check, OrderClient
+from gantry_status.orders import AnyOrder, AskStatus, HaStatus, OrderError, OrderRefused, Promote
 
 ORDER_TIMEOUT_S: Final = 10.0
-DRAIN_TIMEOUT_MS: Final = 10_000
 
 
-class Body(Protocol):
-    """The group that is acted on: what hands need of their supervisor."""
+class LocalGroup(Protocol):
+    """The group that is acted on: what its supervisor gives to whoever executes."""
 
     @property
     def spec(self) -> Spec: ...
@@ -58,25 +48,24 @@ class Body(Protocol):
 
     def clear_wish(self, wish: str) -> None: ...
 
-    def holds_nothing(self, shard: int) -> bool: ...
-
     @property
     def emptying(self) -> Emptying: ...
 
 
 @final
-class Hands:
-    """Of one supervisor."""
+class LocalActions:
+    """The actions of one supervisor, and both ports that they are executed through."""
 
-    def __init__(self, body: Body, tell: Callable[[str], None]) -> None:
-        self._body: Final = body
+    def __init__(self, group: LocalGroup, tell: Callable[[str], None]) -> None:
+        self._group: Final = group
         self._tell: Final = tell
+        self._executor: Final = ActionExecutor(self, self, name="the group's supervisor")
 
-    async def do(self, actions: Sequence[act.Action]) -> None:
-        """All of one shard's. Never raises for what a broker says."""
+    async def execute(self, actions: Sequence[act.Action]) -> None:
+        """All of one shard's. Never raises for what a broker answers."""
         for action in actions:
             if isinstance(action, act.LeaseAction):
-                self._told(action, await asyncio.to_thread(self._write, action))
+                await self._one(action)
         others = [action for action in actions if not isinstance(action, act.LeaseAction)]
         await asyncio.gather(*(self._one(action) for action in self._masters_first(others)))
 
@@ -87,127 +76,89 @@ class Hands:
         return [one for one in actions if one not in goes or one in masters or not masters]
 
     def _is_master(self, action: act.MemberAction) -> bool:
-        member = self._body.member(action.shard, action.member)
-        report = None if member is None or not member.broker.is_running else member.report
-        return report is not None and report.role is Role.MASTER
-
-    def _write(self, action: act.LeaseAction) -> str:
-        """Why the Lease is not replaced; empty if it is. Waits for the disk."""
-        try:
-            is_written = self._body.lease(action.shard).write(action.expected, action.record)
-        except OSError as error:
-            return str(error)
-        return "" if is_written else "the Lease is another one by now"
+        member = self._running(action.shard, action.member)
+        return member is not None and member.report is not None and member.report.role is Role.MASTER
 
     async def _one(self, action: act.Action) -> None:
         refusal = ""
         try:
-            verdict = may(action, self._ledger(action), self._body.spec)
+            ledger = ledger_of(self._group.spec, self._group.shard_now(action.shard), self._group.now_ms())
+            verdict = may(action, ledger, self._group.spec)
             if not verdict.is_allowed:
                 raise OrderRefused(verdict.because)
-            await self._doing(action)
+            await self._executor.execute(action)
         except (OrderError, OSError, CliError) as error:
             refusal = str(error)
-        self._told(action, refusal)
-
-    def _doing(self, action: act.Action) -> Awaitable[None]:
-        match action:
-            case act.ClearWish(wish=wish):
-                return asyncio.to_thread(self._body.clear_wish, wish)
-            case act.Start(shard=shard, member=number):
-                return _at_once(lambda: self._body.start(shard, number))
-            case act.Restart() | act.Remove() | act.ReplaceDisk():
-                return self._process(action)
-            case act.MemberAction():
-                return self._order(action)
-            case _:
-                raise AssertionError(f"nobody knows how to do {action}")
-
-    def _ledger(self, action: act.Action) -> Ledger:
-        return ledger_of(self._body.spec, self._body.shard_now(action.shard), self._body.now_ms())
-
-    def _told(self, action: act.Action, refusal: str) -> None:
         self._tell(line_of(action) + (f" -- not done: {refusal}" if refusal else ""))
 
-    # -- processes -----------------------------------------------------------------------------------------------------
+    # -- brokers -------------------------------------------------------------------------------------------------------
 
-    async def _process(self, action: act.Restart | act.Remove | act.ReplaceDisk) -> None:
-        member = self._body.member(action.shard, action.member)
-        if member is None:
-            return
+    async def status(self, shard: int, member: int) -> HaStatus | None:
+        """What a broker reports now; None if it does not run."""
+        running = self._running(shard, member)
+        if running is None:
+            return None
+        async with OrderClient(running.control, answer_timeout_s=ORDER_TIMEOUT_S) as client:
+            return await client.call(AskStatus())
+
+    async def give(self, shard: int, member: int, order: AnyOrder, expected: Expected | None) -> None:
+        """Have the process obey that was observed, and no later one."""
+        running = self._running(shard, member)
+        if running is None:
+            raise OrderRefused("it does not run")
+        boot_id, check = running.broker.boot_id, _check(order, expected)
+        async with OrderClient(
+            running.control, answer_timeout_s=ORDER_TIMEOUT_S, is_one_connection=check is not None
+        ) as client:
+            if running.broker.boot_id != boot_id:
+                raise OrderRefused("another process of it runs by now")
+            await client.call_checked(order, check)
+
+    def _running(self, shard: int, number: int) -> LocalMember | None:
+        member = self._group.member(shard, number)
+        return member if member is not None and member.broker.is_running else None
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    async def replace_lease(self, action: act.LeaseAction) -> None:
+        """Waits for the disk in a thread."""
+        if not await asyncio.to_thread(self._group.lease(action.shard).write, action.expected, action.record):
+            raise OrderRefused("the Lease is another one by now")
+
+    async def clear_wish(self, action: act.ClearWish) -> None:
+        await asyncio.to_thread(self._group.clear_wish, action.wish)
+
+    async def change_process(self, action: act.ProcessAction | act.Sleep) -> None:
+        assert isinstance(action, act.ProcessAction), "local groups do not hibernate"
+        member = self._group.member(action.shard, action.member)
         match action:
+            case act.Start():
+                self._group.start(action.shard, action.member)
+            case _ if member is None:
+                return
             case act.Restart(boot_id=boot_id):
                 if member.broker.boot_id == boot_id:
                     await member.broker.restart()
-            case act.Remove(boot_id=boot_id, holds_nothing=holds_nothing):
+            case act.Remove(boot_id=boot_id):
                 if member.broker.boot_id == boot_id:
-                    if holds_nothing and self._is_master(action):
-                        await self._close(action.shard, member)
-                    await self._body.remove(member)
+                    await self._group.remove(member)
             case act.ReplaceDisk(disk_id=disk_id):
                 if member.is_disk_lost and member.record.identity == disk_id:
                     await member.broker.stop()
                     member.record.identity, member.report = "", None
                     member.broker.start()
 
-    async def _close(self, shard: int, member: LocalMember) -> None:
-        """Take no more sends on a shard that goes. Raises ``OrderRefused`` when one came since it was found empty."""
-        async with OrderClient(member.control, answer_timeout_s=ORDER_TIMEOUT_S, is_one_connection=True) as client:
-            status = await client.call(Drain(timeout_ms=DRAIN_TIMEOUT_MS))
-            await member.look()
-            if not member.is_answering:
-                raise OrderRefused("it does not say whether a message has come since nothing was found on it")
-            if not self._body.holds_nothing(shard):
-                await client.call(Promote(epoch=status.epoch, electable=list(status.electable)))
-                raise OrderRefused("a message has come since nothing was found on it")
-        self._body.emptying.close(shard)
+    def empty_end(self, shard: int) -> int | None:
+        return self._group.emptying.end(shard)
 
-    # -- orders --------------------------------------------------------------------------------------------------------
-
-    async def _order(self, action: act.MemberAction) -> None:
-        member = self._body.member(action.shard, action.member)
-        if member is None or not member.broker.is_running:
-            raise OrderRefused("it does not run")
-        boot_id = member.broker.boot_id
-        is_promotion = isinstance(action, act.Promote)
-        path = member.control
-        async with OrderClient(path, answer_timeout_s=ORDER_TIMEOUT_S, is_one_connection=is_promotion) as client:
-            if member.broker.boot_id != boot_id:
-                raise OrderRefused("another process of it runs by now")
-            await _give(client, action)
+    def closed(self, shard: int) -> None:
+        self._group.emptying.close(shard)
 
 
-async def _give(client: OrderClient, action: act.MemberAction) -> HaStatus | Promised:
-    match action:
-        case act.Promise(epoch=epoch):
-            return await client.call(AskPromise(epoch=epoch, to="the group's supervisor"))
-        case act.Promote(epoch=epoch, electable=electable):
-            check_promotion(action, await client.call(AskStatus()))
-            return await client.call(Promote(epoch=epoch, electable=list(electable)))
-        case act.Resume(epoch=epoch, electable=electable):
-            return await client.call(Promote(epoch=epoch, electable=list(electable)))
-        case act.Follow(epoch=epoch, master=master):
-            return await client.call(Follow(epoch=epoch, master=master))
-        case act.Fence(epoch=epoch):
-            return await client.call(Fence(epoch=epoch))
-        case act.Drain(timeout_ms=timeout_ms):
-            return await client.call(Drain(timeout_ms=timeout_ms))
-        case act.Withdraw(timeout_ms=timeout_ms, goes_on=goes_on):
-            return await client.call(Drain(timeout_ms=timeout_ms, withdraw=True, goes_on=goes_on))
-        case _:
-            raise AssertionError(f"no order: {action}")
-
-
-def check_promotion(action: act.Promote, status: HaStatus) -> None:
-    """Raise ``OrderRefused`` unless it still is what was named. A promotion that was done already is none any more."""
-    if status.epoch == action.epoch:
-        return
-    if action.continues and (status.role, status.epoch) != ("MASTER", action.continues):
-        raise OrderRefused(f"it was to go on as the master of epoch {action.continues}, and is {status.role}")
-    if (status.last_epoch, status.wrote) < (action.last_epoch, action.end):
-        was, now = (action.last_epoch, action.end), (status.last_epoch, status.wrote)
-        raise OrderRefused(f"its log ended at {was[1]} of epoch {was[0]}, and ends at {now[1]} of epoch {now[0]} now")
-
-
-async def _at_once(what: Callable[[], None]) -> None:
-    what()
+def _check(order: AnyOrder, expected: Expected | None) -> Check | None:
+    """What is asked before a promotion."""
+    if expected is None:
+        return None
+    assert isinstance(order, Promote), "only promotions expect anything"
+    epoch = order.epoch
+    return lambda status: check_promotion(epoch, expected, status)

@@ -50,6 +50,10 @@ class Emptying:
         """
         return shard in self._ends and (wrote == self._ends[shard] or (wrote is None and shard in self._closed))
 
+    def end(self, shard: int) -> int | None:
+        """Where the log of a shard ended when nothing was found on it."""
+        return self._ends.get(shard)
+
     def close(self, shard: int) -> None:
         """Its master is drained, and was found to be as empty as before."""
         self._closed.add(shard)

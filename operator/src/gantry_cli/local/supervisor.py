@@ -2,7 +2,7 @@
 
     processes, control sockets, Lease files, annotations     looked at
     ``gantry_spec.decide``                                   decides, as in a cluster
-    orders, Lease files, processes                           done by ``Hands``, one decision per shard at a time
+    orders, Lease files, processes                           done by ``LocalActions``, one decision per shard at a time
 
 It remembers nothing that it could not find again: whoever starts after it has died finds the Lease, the last words of
 masters, and the members in STATE. All times are those of the machine's boot-time clock, which brokers use, too.
@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, final
 
-from gantry_cli.local.acting import Hands
+from gantry_cli.local.acting import LocalActions
 from gantry_cli.local.child import Child
 from gantry_cli.local.clock import now_ms
 from gantry_cli.local.emptying import Emptying
@@ -77,13 +77,13 @@ class Supervisor:
         self._wake: Final = asyncio.Event()
         self._acting: Final[dict[tuple[int, int], asyncio.Task[None]]] = {}
         self._group: asyncio.TaskGroup | None = None
-        self._hands: Final = Hands(self, self.tell)
+        self._actions: Final = LocalActions(self, self.tell)
         self._ledgers: Mapping[int, Ledger] = {}
 
     def __repr__(self) -> str:
         return f"<Supervisor {self.record.name} looks={self.looks} members={len(self.members)}>"
 
-    # -- what hands need -----------------------------------------------------------------------------------------------
+    # -- what actions need ---------------------------------------------------------------------------------------------
 
     @property
     def spec(self) -> Spec:
@@ -215,7 +215,7 @@ class Supervisor:
 
     def _begin(self, key: tuple[int, int], actions: Sequence[act.Action]) -> None:
         assert self._group is not None, "run comes first"
-        task = self._group.create_task(self._hands.do(actions), name=f"act on {key}")
+        task = self._group.create_task(self._actions.execute(actions), name=f"act on {key}")
         self._acting[key] = task
         task.add_done_callback(partial(self._acted, key))
 
@@ -229,7 +229,7 @@ class Supervisor:
 
     def _answers(self, action: act.Action) -> bool:
         """Whether whoever is ordered has answered the last look; what is done here always is."""
-        if not isinstance(action, act.MemberAction) or type(action) not in act.ORDERS:
+        if not isinstance(action, act.OrderAction):
             return True
         member = self.member(action.shard, action.member)
         return member is not None and member.is_answering

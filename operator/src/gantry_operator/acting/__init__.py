@@ -7,5 +7,5 @@ leases        the shard's record, by compare-and-swap
 pods          start, restart, remove, replace a disk: always the one that is meant, by its uid
 labels        who is found under which role; taken from the old master first
 wishes        orders of people, taken off the group when they are done
-hands         all of it, one thing at a time for each broker, nobody waiting for another
+scheduler     all of it, one thing at a time for each broker, none waiting for another
 """

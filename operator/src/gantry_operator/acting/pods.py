@@ -33,7 +33,7 @@ class Pods:
         self._objects: Final = objects
         self._api: Final = api
 
-    async def do(self, action: act.Start | act.Restart | act.Remove | act.ReplaceDisk) -> None:
+    async def do(self, action: act.ProcessAction | act.Sleep) -> None:
         """One of them."""
         match action:
             case act.Start():
@@ -45,8 +45,12 @@ class Pods:
                 await self._remove(action)
             case act.ReplaceDisk():
                 await self._replace_disk(action)
+            case act.Sleep():
+                await self._sleep(action.shard)
+            case _:
+                raise AssertionError(f"no way to execute {action}")
 
-    async def sleep(self, shard: int) -> None:
+    async def _sleep(self, shard: int) -> None:
         """Have a shard's StatefulSets make no pods, if its volumes outlive that."""
         sets = self._objects.sets(shard)
         for document in (sets.slave, sets.master):

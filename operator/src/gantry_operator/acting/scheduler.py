@@ -1,8 +1,9 @@
-"""Everything that was decided, done: at most one thing at a time for each broker and each Lease, nobody waiting.
+"""Which of the decided actions are under way: at most one for each broker and each Lease, and none waits for another.
 
-A drain takes its time, and a sidecar that hangs takes its whole deadline. Meanwhile the others go on: each broker, and
-each Lease, has its own errand, and what is decided for it while that is under way is left alone; the next look decides
-again. Whatever comes of an errand is put down, and nothing that an errand raises ends the group's task.
+A drain takes its time, and a sidecar that hangs takes its whole deadline. Meanwhile the others are executed: each
+broker, and each Lease, has its own errand, and what is decided for it while that is under way is left alone; the next
+round decides again. How an action is executed is ``gantry_spec.executor``'s; the two ports of a cluster are here. What
+comes of an errand is put down, and nothing that an errand raises ends the group's task.
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, final
 
+import msgspec
+
 from gantry_operator.acting.leases import Leases
 from gantry_operator.acting.pods import Pods
 from gantry_operator.acting.wishes import cleared, replaced, take_off
 from gantry_operator.api import GROUPS, Kubernetes, Place, annotations_of
-from gantry_operator.errors import Conflict, OperatorError, SidecarRefused, SidecarSilent, Terminating
+from gantry_operator.errors import Conflict, OperatorError, SidecarSilent, Terminating
 from gantry_operator.observing.group_objects import GroupObjects
-from gantry_operator.sidecars import Sidecars
+from gantry_operator.sidecars import Peer, Sidecars
 from gantry_spec import actions as act
 from gantry_spec.decide.decision import line_of
+from gantry_spec.executor import ActionExecutor, Expected
 from gantry_spec.manifest.group import BrokerGroup
+from gantry_status.orders import AnyOrder, HaStatus, OrderRefused
 
 log = logging.getLogger(__name__)
-
-DRAIN_MS: Final = 5_000
 
 Errand = tuple[int, str]
 """Shard, and whose it is: a member's number, ``lease``, ``wish``."""
@@ -38,7 +41,7 @@ class Told(Protocol):
 
 
 @final
-class Hands:
+class ActionScheduler:
     """Of one group; owned by its task, which closes it."""
 
     def __init__(
@@ -60,7 +63,7 @@ class Hands:
         self._newest: Final[dict[Errand, act.Action]] = {}
 
     def __repr__(self) -> str:
-        return f"<Hands {'/'.join(self._objects.key)} errands={sorted(self._errands)}>"
+        return f"<ActionScheduler {'/'.join(self._objects.key)} errands={sorted(self._errands)}>"
 
     @property
     def is_busy(self) -> bool:
@@ -102,8 +105,8 @@ class Hands:
         """Whether it is done, and was not the last time."""
         refusal, is_leaving = "", False
         try:
-            await self._doing(action, group, token)
-        except OperatorError as error:
+            await self._executor(group, token).execute(action)
+        except (OperatorError, OrderRefused) as error:
             is_leaving = isinstance(error, Terminating)
             refusal = f"{type(error).__name__}: {error}"
         is_old = bool(refusal) and self._refusals.get(errand) == refusal
@@ -116,45 +119,68 @@ class Hands:
         is_again, self._newest[errand] = self._newest.get(errand) == action, action
         return not refusal and not is_again  # a pod that was told to go takes its time, and is told again meanwhile
 
-    async def _doing(self, action: act.Action, group: BrokerGroup, token: str) -> None:
-        match action:
-            case act.LeaseAction(shard=shard, expected=expected, record=record):
-                await self._leases.replace(group, shard, expected, record)
-            case act.Sleep(shard=shard):
-                await self._pods.sleep(shard)
-            case act.ClearWish(wish=wish):
-                await self._change_wishes(lambda annotations: cleared(annotations, wish))
-            case act.Remove(holds_nothing=True):
-                await self._close_shard(action, token)
-                await self._pods.do(action)
-            case act.Start() | act.Restart() | act.Remove():
-                await self._pods.do(action)
-            case act.ReplaceDisk(shard=shard, member=member):
-                await self._pods.do(action)
-                await self._change_wishes(lambda annotations: replaced(annotations, shard, member))
-            case act.MemberAction():
-                await self._order(action, token)
-            case _:
-                raise AssertionError(f"nobody knows how to do {action}")
+    def _executor(self, group: BrokerGroup, token: str) -> ActionExecutor:
+        brokers = SidecarBrokers(self._objects, self._sidecars, token)
+        surroundings = ClusterSurroundings(self._objects, self._api, self._leases, self._pods, group, self._empty_end)
+        return ActionExecutor(brokers, surroundings, name="the operator")
 
-    async def _order(self, action: act.MemberAction, token: str) -> None:
-        peer = self._objects.peer(action.shard, action.member, token)
-        if peer is None:
-            raise SidecarSilent(f"member {action.member} of shard {action.shard} has no address")
-        await self._sidecars.order(peer, action)
 
-    async def _close_shard(self, action: act.Remove, token: str) -> None:
-        """Before a shard that holds nothing goes: its master takes no more, and nothing may have come at the last."""
-        peer = self._objects.peer(action.shard, action.member, token)
+@final
+class SidecarBrokers:
+    """The brokers of one group, through their sidecars."""
+
+    def __init__(self, objects: GroupObjects, sidecars: Sidecars, token: str) -> None:
+        self._objects: Final = objects
+        self._sidecars: Final = sidecars
+        self._token: Final = token
+
+    async def status(self, shard: int, member: int) -> HaStatus | None:
+        peer = self._peer(shard, member)
         if peer is None:
-            return
-        said = await self._sidecars.status(peer)
-        if said.get("role") != "MASTER":
-            return
-        await self._sidecars.order(peer, act.Drain(shard=action.shard, member=action.member, timeout_ms=DRAIN_MS))
-        end, known = (await self._sidecars.status(peer)).get("wrote"), self._empty_end(action.shard)
-        if end != known:
-            raise SidecarRefused(f"something has come to shard {action.shard}: its log ends at {end}, not {known}")
+            return None
+        try:
+            return msgspec.convert(await self._sidecars.status(peer), HaStatus)
+        except msgspec.ValidationError as error:
+            raise SidecarSilent(f"{peer.base}: its answer is no status: {error}") from error
+
+    async def give(self, shard: int, member: int, order: AnyOrder, expected: Expected | None) -> None:
+        peer = self._peer(shard, member)
+        if peer is None:
+            raise SidecarSilent(f"member {member} of shard {shard} has no address")
+        await self._sidecars.order(peer, order, expected)
+
+    def _peer(self, shard: int, member: int) -> Peer | None:
+        return self._objects.peer(shard, member, self._token)
+
+
+@final
+class ClusterSurroundings:
+    """Leases, pods and annotations of one group."""
+
+    def __init__(
+        self, objects: GroupObjects, api: Kubernetes, leases: Leases, pods: Pods, group: BrokerGroup,
+        empty_end: Callable[[int], int | None],
+    ) -> None:  # fmt: skip
+        self._objects: Final = objects
+        self._api: Final = api
+        self._leases: Final = leases
+        self._pods: Final = pods
+        self._group: Final = group
+        self.empty_end: Final = empty_end
+
+    async def replace_lease(self, action: act.LeaseAction) -> None:
+        await self._leases.replace(self._group, action.shard, action.expected, action.record)
+
+    async def change_process(self, action: act.ProcessAction | act.Sleep) -> None:
+        await self._pods.do(action)
+        if isinstance(action, act.ReplaceDisk):
+            await self._change_wishes(lambda annotations: replaced(annotations, action.shard, action.member))
+
+    async def clear_wish(self, action: act.ClearWish) -> None:
+        await self._change_wishes(lambda annotations: cleared(annotations, action.wish))
+
+    def closed(self, shard: int) -> None:
+        """Nothing: the end of its log is remembered where it is observed."""
 
     async def _change_wishes(self, change: Callable[[dict[str, str]], dict[str, str | None]]) -> None:
         namespace, name = self._objects.key
