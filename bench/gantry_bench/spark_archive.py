@@ -9,9 +9,9 @@ import pyarrow.dataset as datasets
 
 from gantry_bench.spark_group import TOPIC, Group
 from gantry_pipelines.archive.job import ArchiveJob
-from gantry_pipelines.config import ArchiveConfig
-from gantry_pipelines.config_reading import config_of
+from gantry_pipelines.config import config_of
 from gantry_pipelines.reporting import Output, Reporter
+from gantry_spec.pipelines.kinds import ArchiveSpec
 
 
 def archive(here: Group, target: Path) -> int:
@@ -28,7 +28,7 @@ def archive(here: Group, target: Path) -> int:
     }
     job, reporter = ArchiveJob(), Reporter("archive", output=Output(lines=io.StringIO(), result=io.StringIO()))
     with reporter.stop.armed():
-        return job.run(job.parse(config_of(document, ArchiveConfig)), reporter).rows
+        return job.run(job.parse(config_of(document, ArchiveSpec)), reporter).rows
 
 
 def archived_rows(target: Path) -> int:

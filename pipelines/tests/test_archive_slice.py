@@ -14,10 +14,10 @@ from spark_kit.processes import Group
 from gantry_client.sync import Admin, PullConsumer
 from gantry_pipelines.archive import points
 from gantry_pipelines.archive.format import ArchiveFormat
-from gantry_pipelines.archive.restore_job import RestoreConfig, RestoreJob
+from gantry_pipelines.archive.restore_job import RestoreJob, RestoreSpec
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.verification import verify
-from gantry_pipelines.config_reading import config_of
+from gantry_pipelines.config import config_of
 from gantry_pipelines.reporting import Reporter
 
 MESSAGES = 2000
@@ -76,7 +76,7 @@ def test_an_archive_comes_back_to_a_real_broker(brokers: Group, tmp_path: Path) 
 
     with Admin(brokers.name_server) as admin:
         admin.wait(admin.topics.create("back"))
-    settings = job.parse(config_of(document, RestoreConfig))
+    settings = job.parse(config_of(document, RestoreSpec))
     first, second = job.run(settings, reporter), job.run(settings, reporter)
 
     assert archived == 0 and (first.rows, second.rows) == (600, 0)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from gantry_pipelines.config_reading import ConfigError, config_of
+from gantry_pipelines.config import config_of
+from gantry_pipelines.errors import ConfigError
 from gantry_pipelines.migrate_check.comparing import CheckResult, Kind, of_content, of_groups, of_match, of_topics
 from gantry_pipelines.migrate_check.facts import ClusterFacts, Pair, match
-from gantry_pipelines.migrate_check.job import MigrateCheckConfig, MigrateCheckJob, ranges_of
+from gantry_pipelines.migrate_check.job import MigrateCheckJob, MigrateCheckSpec, ranges_of
 from pyspark_rocketmq.model import Bounds, QueueId
 
 A, B = QueueId("orders", "old", 0), QueueId("orders", "old", 1)
@@ -93,4 +94,4 @@ def test_contents_that_differ_are_named_by_queue_and_offsets() -> None:
 def test_a_check_without_a_source_is_refused() -> None:
     """There is nothing to compare with."""
     with pytest.raises(ConfigError, match=r"source\.nameServers"):
-        MigrateCheckJob().parse(config_of({"nameServers": ["127.0.0.1:9876"]}, MigrateCheckConfig))
+        MigrateCheckJob().parse(config_of({"nameServers": ["127.0.0.1:9876"]}, MigrateCheckSpec))

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from gantry_pipelines import executor
-from gantry_pipelines.config import ArchiveConfig, AuditConfig, EngineMode
-from gantry_pipelines.config_reading import ConfigError, read_config
+from gantry_pipelines.config import PipelineConfig, config_of, read_config
 from gantry_pipelines.connecting import read_settings
 from gantry_pipelines.engine import spark_conf
+from gantry_pipelines.errors import ConfigError
 from gantry_pipelines.source_options import connection_options, limit_options, start_options, topics_pattern
+from gantry_spec.manifest.reading import plain
+from gantry_spec.pipelines.kinds import PIPELINE_KINDS, ArchiveSpec, AuditSpec, PipelineKind
+from gantry_spec.pipelines.parts import EngineMode
 from pyspark_rocketmq.options import CONNECTION_OPTIONS, READ_OPTIONS
 
 RESOURCE = """
@@ -27,27 +30,27 @@ spec:
 """
 
 
-def read(text: str, *settings: str) -> ArchiveConfig:
-    return read_config(text, ArchiveConfig, "TopicArchive", settings)
+def read(text: str, *settings: str) -> PipelineConfig[ArchiveSpec]:
+    return read_config(text, ArchiveSpec, "TopicArchive", settings)
 
 
 def test_resource_and_its_spec_alone_are_the_same_configuration() -> None:
     """A manifest for Kubernetes is run here as it is, and so is what stands below its spec."""
     whole = read(RESOURCE)
     assert whole == read("\n".join(line[2:] for line in RESOURCE.splitlines() if line.startswith("  ")))
-    assert whole.limits.max_bytes_per_trigger == 256 << 20
-    assert whole.trigger.seconds == 90
-    assert (whole.engine.mode, whole.engine.executor.instances) == (EngineMode.KUBERNETES, 3)
+    assert whole.spec.limits.max_bytes_per_trigger == 256 << 20
+    assert whole.spec.trigger.seconds == 90
+    assert (whole.spec.engine.mode, whole.spec.engine.executor.instances) == (EngineMode.KUBERNETES, 3)
 
 
 def test_what_is_set_by_hand_stands_over_the_file() -> None:
     """`--set a.b=value` changes one field, leaves its neighbours, and makes what is not there."""
     config = read(RESOURCE, "engine.mode=local", "here.nameServers=[127.0.0.1:9876]", "topics.include=[a, b]")
-    assert config.engine.mode is EngineMode.LOCAL
-    assert config.engine.executor.instances == 3
-    assert config.reached_by == ("127.0.0.1:9876",)
-    assert config.topics.include == ["a", "b"]
-    assert read("", "spec.trigger=1m").trigger == 60_000
+    assert config.spec.engine.mode is EngineMode.LOCAL
+    assert config.spec.engine.executor.instances == 3
+    assert config.name_servers == ("127.0.0.1:9876",)
+    assert config.spec.topics.include == ["a", "b"]
+    assert read("", "spec.trigger=1m").spec.trigger == 60_000
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ def test_what_is_set_by_hand_stands_over_the_file() -> None:
         ("engine: {mode: yarn}", (), "engine.mode: invalid enum value 'yarn'"),
         ("suspend: yes", (), "suspend: expected bool, got str"),
         ("start: tomorrow", (), "start: expected str matching"),
-        ("trigger: 1s\ntrigger: 2s", (), "a key is a word, and comes once"),
+        ("trigger: 1s\ntrigger: 2s", (), "trigger: comes twice"),
         ("a: &x 1\nb: *x", (), "anchors and aliases"),
         ("[1]", (), "it is no mapping"),
         ("kind: LogAudit\nspec: {}", (), "kind: it is 'LogAudit', and TopicArchive is read here"),
@@ -84,6 +87,12 @@ def test_all_unknown_fields_are_named_at_once() -> None:
     assert [problem.split(":")[0] for problem in refused.value.problems] == ["nope", "topics.of", "here.where"]
 
 
+@pytest.mark.parametrize("kind", PIPELINE_KINDS, ids=[kind.name for kind in PIPELINE_KINDS])
+def test_what_the_operator_writes_is_read(kind: PipelineKind) -> None:
+    """A spec as the operator hands it to its pods is read as what it was."""
+    assert config_of(plain(kind.spec()), kind.spec) == PipelineConfig(kind.spec())
+
+
 @pytest.mark.parametrize(("settings", "is_continuous"), [((), True), (("here.once=true",), False)])
 def test_archive_without_schedule_goes_on_unless_told_otherwise(settings: tuple[str, ...], is_continuous: bool) -> None:
     """No schedule means for ever, and `--once` means now."""
@@ -93,9 +102,9 @@ def test_archive_without_schedule_goes_on_unless_told_otherwise(settings: tuple[
 
 def test_defaults_of_one_configuration_are_not_anothers() -> None:
     """Lists that are defaults belong to one configuration each."""
-    one: Any = read_config("", AuditConfig, "LogAudit")
-    one.checks.clear()
-    assert read_config("", AuditConfig, "LogAudit").checks
+    one: Any = read_config("", AuditSpec, "LogAudit")
+    one.spec.checks.clear()
+    assert read_config("", AuditSpec, "LogAudit").spec.checks
 
 
 def test_a_configuration_says_what_spark_is_told(tmp_path: Path) -> None:
@@ -106,7 +115,7 @@ def test_a_configuration_says_what_spark_is_told(tmp_path: Path) -> None:
     secure = ["here.caFile=/ca", "here.sidecars=['https://a:1', 'https://b:2']", "here.hostNamesChecked=false"]
     files = [f"here.tokenFiles={{'*': {tmp_path}/token}}", f"here.accessFile={tmp_path}/account"]
     config = read(text, "here.nameServers=['127.0.0.1:9876']", *secure, *files)
-    found = connection_options(config) | limit_options(config) | start_options("group:mine")
+    found = connection_options(config) | limit_options(config.spec.limits) | start_options("group:mine")
 
     assert set(found) <= {*CONNECTION_OPTIONS, *READ_OPTIONS}
     assert (found["maxRowsPerTrigger"], found["maxBytesPerTrigger"]) == ("7", "1048576")
@@ -124,7 +133,7 @@ def test_a_configuration_says_what_spark_is_told(tmp_path: Path) -> None:
 )
 def test_topics_fit_a_pattern_as_a_whole(topic: str, is_wanted: bool) -> None:
     """Included by one, and excluded by none."""
-    topics = read("topics: {include: ['orders.*', '%RETRY%.*'], exclude: ['.*-test', '%RETRY%.*']}").topics
+    topics = read("topics: {include: ['orders.*', '%RETRY%.*'], exclude: ['.*-test', '%RETRY%.*']}").spec.topics
     assert (re.fullmatch(topics_pattern(topics), topic) is not None) is is_wanted
 
 
@@ -138,7 +147,7 @@ def test_topics_fit_a_pattern_as_a_whole(topic: str, is_wanted: bool) -> None:
 def test_patterns_that_are_none_are_named(text: str, words: str) -> None:
     """Before Spark is started."""
     with pytest.raises(ConfigError) as refused:
-        topics_pattern(read(text).topics)
+        topics_pattern(read(text).spec.topics)
     assert words in str(refused.value)
 
 

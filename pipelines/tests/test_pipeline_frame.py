@@ -18,29 +18,29 @@ import pytest
 
 from gantry_pipelines import job as jobs
 from gantry_pipelines.__main__ import main
-from gantry_pipelines.config import ArchiveConfig
+from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.job import Entry, Job, Outcome, QueueProgress
 from gantry_pipelines.reporting import LAST_WORDS_BYTES_MAX, Form, Output, Reporter, last_words
 from gantry_pipelines.status_page import CONNECTIONS_MAX, serving
 from gantry_pipelines.stopping import Stop
+from gantry_spec.pipelines.kinds import ARCHIVE, ArchiveSpec
 from pyspark_rocketmq.errors import LogForked
 
 DEADLINE_SECONDS = 60
 run_now: Any = None
 
 
-class PlayedJob(Job[ArchiveConfig, ArchiveConfig]):
+class PlayedJob(Job[ArchiveSpec, PipelineConfig[ArchiveSpec]]):
     """Does what the test says."""
 
     name = "archive"
-    kind = "TopicArchive"
-    config_type = ArchiveConfig
+    spec_type = ArchiveSpec
 
-    def parse(self, config: ArchiveConfig) -> ArchiveConfig:
+    def parse(self, config: PipelineConfig[ArchiveSpec]) -> PipelineConfig[ArchiveSpec]:
         return config
 
-    def run(self, settings: ArchiveConfig, reporter: Reporter) -> Outcome:
+    def run(self, settings: PipelineConfig[ArchiveSpec], reporter: Reporter) -> Outcome:
         outcome = run_now(settings, reporter)
         assert isinstance(outcome, Outcome)
         return outcome
@@ -52,7 +52,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Any:
     module: Any = ModuleType("played_job")
     module.PlayedJob = PlayedJob
     monkeypatch.setitem(sys.modules, "played_job", module)
-    monkeypatch.setitem(jobs.JOBS, "archive", Entry("played_job", "PlayedJob", "TopicArchive", "played"))
+    monkeypatch.setitem(jobs.JOBS, "archive", Entry("played_job", "PlayedJob", ARCHIVE.name, "played"))
 
     def play(action: Any, *arguments: str) -> int:
         monkeypatch.setattr(sys.modules[__name__], "run_now", action)
@@ -111,7 +111,7 @@ def test_configuration_is_only_looked_at_with_check(played: Any) -> None:
 
 def test_job_that_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A job whose module is missing is named; it is no traceback of an import."""
-    entry = Entry("gantry_pipelines.nowhere.job", "NoJob", "TopicArchive", "nothing")
+    entry = Entry("gantry_pipelines.nowhere.job", "NoJob", ARCHIVE.name, "nothing")
     monkeypatch.setitem(jobs.JOBS, "archive", entry)
     with pytest.raises(SystemExit) as ended:
         main(["archive"])
@@ -121,7 +121,7 @@ def test_job_that_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 def test_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that is there and misses a package names the package and what to install."""
-    monkeypatch.setitem(jobs.JOBS, "archive", Entry("played_job", "PlayedJob", "TopicArchive", "played"))
+    monkeypatch.setitem(jobs.JOBS, "archive", Entry("played_job", "PlayedJob", ARCHIVE.name, "played"))
 
     def missing(_: str) -> ModuleType:
         raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
@@ -135,8 +135,8 @@ def test_name_servers_that_were_typed_are_used_where_the_file_has_none(played: A
     """`-n` is what a machine has to say; a file that names servers is right about its own."""
     seen: list[tuple[str, ...]] = []
 
-    def run(config: ArchiveConfig, _: Reporter) -> Outcome:
-        seen.append(config.reached_by)
+    def run(config: PipelineConfig[ArchiveSpec], _: Reporter) -> Outcome:
+        seen.append(config.name_servers)
         return Outcome()
 
     file = tmp_path / "archive.yaml"

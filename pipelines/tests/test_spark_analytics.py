@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_kit.processes import Group
 
-from gantry_pipelines.amounts import Duration
 from gantry_pipelines.analytics.names import TABLES
 from gantry_pipelines.analytics.tables import Tables
-from gantry_pipelines.config import AnalyticsConfig, Here, Topics
+from gantry_pipelines.config import Here, PipelineConfig
 from gantry_pipelines.reporting import Reporter
+from gantry_spec.manifest.quantities import Duration
+from gantry_spec.pipelines.kinds import AnalyticsSpec
+from gantry_spec.pipelines.parts import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -147,10 +149,10 @@ def test_only_what_was_stored_in_the_range_is_read(spark: SparkSession) -> None:
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def config_of(brokers: Group, folder: Path, topic: str, **more: Any) -> AnalyticsConfig:
+def config_of(brokers: Group, folder: Path, topic: str, **more: Any) -> PipelineConfig[AnalyticsSpec]:
     here = Here(name_servers=[brokers.name_server], sidecars=list(brokers.urls), destination=str(folder), once=True)
     given: dict[str, Any] = {"window": Duration(1_000), "watermark": Duration(0)}
-    return AnalyticsConfig(topics=Topics(include=[topic], exclude=[]), here=here, **(given | more))
+    return PipelineConfig(AnalyticsSpec(topics=Topics(include=[topic], exclude=[]), **(given | more)), here)
 
 
 def later(tables: Tables) -> int:

@@ -17,10 +17,10 @@ from gantry_pipelines.archive.job import ArchiveJob
 from gantry_pipelines.archive.layout import Place
 from gantry_pipelines.archive.manifest import ArchivedFile, Kind
 from gantry_pipelines.archive.verify_job import VerifyJob, VerifyParameters
-from gantry_pipelines.config import ArchiveConfig
-from gantry_pipelines.config_reading import config_of
+from gantry_pipelines.config import config_of
 from gantry_pipelines.job import Outcome
 from gantry_pipelines.reporting import Reporter
+from gantry_spec.pipelines.kinds import ArchiveSpec
 from pyspark_rocketmq.model import QueueId, QueueRange
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def archive(brokers: Group, root: Path, topic: str, **more: Any) -> Outcome:
     document = {"topics": {"include": [topic]}, "layout": {"rowsPerFile": 1000}, "here": here} | more
     job, reporter = ArchiveJob(), Reporter("archive")
     with reporter.stop.armed():
-        return job.run(job.parse(config_of(document, ArchiveConfig)), reporter)
+        return job.run(job.parse(config_of(document, ArchiveSpec)), reporter)
 
 
 @pytest.mark.verify

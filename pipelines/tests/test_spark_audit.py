@@ -28,8 +28,9 @@ from gantry_pipelines.audit.planning import planned
 from gantry_pipelines.audit.result import AuditResult
 from gantry_pipelines.audit.running import AuditTask, audit, run_here
 from gantry_pipelines.audit.settings import AuditSettings
-from gantry_pipelines.config import AuditConfig, Here
+from gantry_pipelines.config import Here, PipelineConfig
 from gantry_pipelines.reporting import Reporter
+from gantry_spec.pipelines.kinds import AuditSpec
 
 pytestmark = pytest.mark.verify
 
@@ -159,7 +160,7 @@ def test_a_running_group_is_audited_by_its_sidecars(brokers: Group, tmp_path: Pa
     brokers.send(200, topic="audited")
     here = Here(name_servers=[brokers.name_server], sidecars=list(brokers.urls), destination=str(tmp_path))
     job = AuditJob(lambda order, reporter: run_here)
-    order = job.parse(AuditConfig(here=here))
+    order = job.parse(PipelineConfig(AuditSpec(), here))
 
     outcome = job.run(order, Reporter("audit"))
 

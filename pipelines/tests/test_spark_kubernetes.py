@@ -31,12 +31,12 @@ PODS = "/api/v1/namespaces/shop/pods"
 EXECUTORS = f"{PODS}?labelSelector=spark-role%3Dexecutor"
 PROGRAM = """
 import json, os, sys
-from gantry_pipelines.config import ArchiveConfig
-from gantry_pipelines.config_reading import read_config
+from gantry_pipelines.config import read_config
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.session import spark_session
+from gantry_spec.pipelines.kinds import ArchiveSpec
 
-config = read_config(open(sys.argv[1]).read(), ArchiveConfig, "TopicArchive", sys.argv[2:])
+config = read_config(open(sys.argv[1]).read(), ArchiveSpec, "TopicArchive", sys.argv[2:])
 spark = spark_session("orders", conf=spark_conf(config))
 rows = spark.range(0, 1000, 1, 4).mapInArrow(lambda batches: (one for one in batches), "id long").collect()
 print(json.dumps({"sum": sum(row.id for row in rows), "app": spark.sparkContext.applicationId}), flush=True)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_kit.processes import Group, group
 
-from gantry_pipelines.config import Here, Topics
+from gantry_pipelines.config import Here, PipelineConfig
 from gantry_pipelines.job import Outcome
-from gantry_pipelines.migrate_check.job import MigrateCheckConfig, MigrateCheckJob, Source
+from gantry_pipelines.migrate_check.job import MigrateCheckJob, MigrateCheckSpec, Source
 from gantry_pipelines.reporting import Reporter
+from gantry_spec.pipelines.parts import Topics
 from pyspark_rocketmq.catalog import Catalog
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ def test_order_and_brokers_own_properties_do_not_count_and_everything_else_does(
 def checked(spark: SparkSession, theirs: Group, ours: Group, folder: Path, **more: Any) -> Outcome:
     here = Here(name_servers=[ours.name_server], sidecars=list(ours.urls), destination=str(folder))
     topics = Topics(include=["moved"], exclude=[])
-    config = MigrateCheckConfig(source=Source(name_servers=[theirs.name_server]), here=here, topics=topics, **more)
+    spec = MigrateCheckSpec(source=Source(name_servers=[theirs.name_server]), topics=topics, **more)
     job = MigrateCheckJob(lambda config: spark)
-    return job.run(job.parse(config), Reporter("migrate-check"))
+    return job.run(job.parse(PipelineConfig(spec, here)), Reporter("migrate-check"))
 
 
 @pytest.mark.verify

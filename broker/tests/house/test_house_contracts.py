@@ -82,6 +82,7 @@ ALLOWED = [
     ("gantry_operator", "gantry_client"),
     ("pyspark_rocketmq", "gantry_client"),
     ("gantry_pipelines", "pyspark_rocketmq"),
+    ("gantry_pipelines", "gantry_spec"),
 ]
 
 FORBIDDEN = [
@@ -119,6 +120,9 @@ FORBIDDEN = [
     ("gantry_operator", "gantry_broker"),
     ("gantry_operator", "gantry_admin"),
     ("gantry_spec", "gantry_admin"),
+    ("gantry_spec", "gantry_pipelines"),
+    ("pyspark_rocketmq", "gantry_spec"),
+    ("gantry_pipelines", "gantry_operator"),
     ("pyspark_rocketmq", "gantry_broker"),
     ("pyspark_rocketmq", "gantry_pipelines"),
     ("gantry_pipelines", "gantry_cli"),

@@ -11,15 +11,15 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
 
 from gantry_pipelines import executor
-from gantry_pipelines.config import PipelineConfig
-from gantry_pipelines.config_reading import ConfigError, read_config
-from gantry_pipelines.errors import JobError
+from gantry_pipelines.config import PipelineConfig, S_co, read_config
+from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import (
     EXIT_CONFIG,
     EXIT_DATA_LOSS,
@@ -113,7 +113,7 @@ def run(given: argparse.Namespace, reporter: Reporter) -> int:
     entry = JOBS[given.job]
     try:
         job = job_named(given.job)
-        config = read_config(_text(given.conf), job.config_type, entry.kind, _settings(given))
+        config = read_config(_text(given.conf), job.spec_type, entry.kind, _settings(given))
         settings = job.parse(_reachable(config, given))
         if given.check:
             return reporter.finish(Outcome(text="the configuration can be used")).exit_code
@@ -176,14 +176,14 @@ def _settings(given: argparse.Namespace) -> list[str]:
     return settings
 
 
-def _reachable(config: PipelineConfig, given: argparse.Namespace) -> PipelineConfig:
+def _reachable(config: PipelineConfig[S_co], given: argparse.Namespace) -> PipelineConfig[S_co]:
     """The same, with what was typed where it says nothing: name servers, and the file of an account."""
     here = config.here
-    if not config.reached_by and given.namesrv:
+    if not config.name_servers and given.namesrv:
         here = msgspec.structs.replace(here, name_servers=given.namesrv.split(";"))
     if not here.access_file and given.credentials:
         here = msgspec.structs.replace(here, access_file=given.credentials)
-    return msgspec.structs.replace(config, here=here)
+    return replace(config, here=here)
 
 
 def _page(address: str | None, reporter: Reporter) -> contextlib.AbstractContextManager[Any]:

@@ -1,185 +1,47 @@
-"""What a pipeline is told: the body of its resource, and the same file on a laptop.
+"""The configuration of a job: the spec of its resource, and `here`, the part that differs from machine to machine.
 
 A configuration is a `TopicArchive`, `LogAudit` or `TopicAnalytics` as it is handed to Kubernetes, whole or only its
-`spec`. What differs from machine to machine is not in it: where name servers and sidecars answer, and where a volume
-is mounted, stand in the one part `here`, which the operator writes for its pods and a person writes, or sets with
-`--set here.…=`, on a machine of their own.
+`spec`. Fields, bounds, defaults and the reading of all these are those of ``gantry_spec``. Where name servers and
+sidecars answer, and where a volume is mounted, stand in `here`: the operator writes it for its pods, and a person
+writes it, or sets it with `--set here.…=`, on a machine of their own.
 
-Fields, bounds and defaults are those of `gantry_spec.pipelines`, of which the custom resources are made; a test holds
-both together, since neither package may import the other. Each field is described there.
+A configuration that cannot be used is refused with every problem by the path of its field.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated, Any, final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, final
 
 import msgspec
 
-from gantry_pipelines.amounts import Duration, Size
-from pyspark_rocketmq.model import ReadFrom, TransportKind
+from gantry_pipelines.errors import ConfigError
+from gantry_spec.manifest.errors import ManifestError, Problem
+from gantry_spec.manifest.parts import Address, Part
+from gantry_spec.manifest.plain_yaml import Value, read_yaml
+from gantry_spec.manifest.reading import decode_value, head_problems, problem_of, unknown_fields
+from gantry_spec.pipelines.parts import PipelineSpec
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
-ObjectName = Annotated[str, msgspec.Meta(max_length=253, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
-GroupName = Annotated[str, msgspec.Meta(max_length=120, pattern=r"^[%|a-zA-Z0-9_-]*$")]
-Address = Annotated[str, msgspec.Meta(min_length=3, max_length=300, pattern=r"^.+:[0-9]{1,5}$")]
-Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
-Path = Annotated[str, msgspec.Meta(max_length=500, pattern=r"^([A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*)?$")]
-Schedule = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^(@[a-z]+|[^ @]+( [^ ]+){4})?$")]
-Start = Annotated[
-    str,
-    msgspec.Meta(
-        max_length=200,
-        pattern=r"^(earliest|latest|group:[%|a-zA-Z0-9_-]+|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(Z|[+-][0-9]{2}:[0-9]{2}))$",
-    ),
-]
-TimeZone = Annotated[str, msgspec.Meta(min_length=1, max_length=60, pattern=r"^[A-Za-z][A-Za-z0-9_+/-]*$")]
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Root of all parts. Never written itself."""
-
-
-class EngineMode(StrEnum):
-    """Where Spark's executors run."""
-
-    LOCAL = "local"
-    KUBERNETES = "kubernetes"
-
-
-class OnDataLoss(StrEnum):
-    """What becomes of messages that are gone before they were read."""
-
-    FAIL = "fail"
-    RECORD = "record"
-
-
-class Compression(StrEnum):
-    """Of Parquet files."""
-
-    ZSTD = "zstd"
-    SNAPPY = "snappy"
-    NONE = "none"
-
-
-class AuditCheck(StrEnum):
-    """What an audit compares."""
-
-    REPLICAS = "replicas"
-    INDEX = "index"
-    ARCHIVE = "archive"
-
-
-class Column(StrEnum):
-    """What an archive keeps of a message besides where and when it was."""
-
-    TAGS = "tags"
-    KEYS = "keys"
-    PROPERTIES = "properties"
-    BODY = "body"
-
-
-@final
-class Topics(Part, frozen=True):
-    """Which topics."""
-
-    include: Annotated[list[Pattern], msgspec.Meta(max_length=100)] = msgspec.field(default_factory=lambda: [".*"])
-    exclude: Annotated[list[Pattern], msgspec.Meta(max_length=100)] = msgspec.field(
-        default_factory=lambda: ["%RETRY%.*", "%DLQ%.*"]
-    )
-
-
-@final
-class Access(Part, frozen=True):
-    """As whom, and by which authority."""
-
-    credentials_secret: ObjectName = ""
-    tls_secret: ObjectName = ""
-
-
-@final
-class Volume(Part, frozen=True):
-    """A folder on a claim."""
-
-    claim_name: ObjectName = ""
-    path: Path = ""
-
-
-@final
-class Destination(Part, frozen=True):
-    """Where results go."""
-
-    pvc: Volume = Volume()
-
-
-@final
-class Limits(Part, frozen=True):
-    """How much at once."""
-
-    max_rows_per_trigger: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] = 5_000_000
-    """Messages in one batch at most."""
-    max_bytes_per_trigger: Size = Size(4 << 30)
-    """Bytes of the log in one batch at most."""
-
-
-@final
-class Driver(Part, frozen=True):
-    """The pod that plans, and in mode `local` does everything."""
-
-    heap: Size = Size(1 << 30)
-    resources: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-@final
-class Executors(Part, frozen=True):
-    """The pods that do the work in mode `kubernetes`."""
-
-    instances: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 2
-    cores: Annotated[int, msgspec.Meta(ge=1, le=128)] = 1
-    heap: Size = Size(1 << 30)
-    memory_overhead: Size = Size(1 << 30)
-
-
-@final
-class PodTemplate(Part, frozen=True):
-    """What is put into pods as it is."""
-
-    annotations: dict[str, str] = {}
-    labels: dict[str, str] = {}
-    node_selector: dict[str, str] = {}
-    tolerations: list[dict[str, Any]] = []
-    affinity: dict[str, Any] = {}
-    priority_class_name: Annotated[str, msgspec.Meta(max_length=253)] = ""
-
-
-@final
-class Engine(Part, frozen=True):
-    """Spark, and the pods it runs in."""
-
-    mode: EngineMode = EngineMode.LOCAL
-    image: Annotated[str, msgspec.Meta(max_length=500)] = ""
-    cores: Annotated[int, msgspec.Meta(ge=0, le=512)] = 0
-    driver: Driver = Driver()
-    executor: Executors = Executors()
-    spark_conf: Annotated[dict[str, str], msgspec.Meta(max_length=100)] = msgspec.field(default_factory=dict)
-    pod_template: PodTemplate = PodTemplate()
+P = TypeVar("P", bound=msgspec.Struct)
+S_co = TypeVar("S_co", bound=PipelineSpec, covariant=True)
 
 
 @final
 class Here(Part, frozen=True):
     """What is so on this machine only: written by the operator into what its pods read, or by a person."""
 
-    name_servers: list[Address] = []
-    sidecars: list[str] = []
+    name_servers: list[Address] = msgspec.field(default_factory=list)
+    sidecars: list[str] = msgspec.field(default_factory=list)
     """Base URLs."""
 
-    directories: dict[str, str] = {}
+    directories: dict[str, str] = msgspec.field(default_factory=dict)
     """Broker, or broker:number, to the directory of its store."""
 
     access_file: str = ""
     """With `accessKey` and `secretKey`, as RocketMQ's `tools.yml`."""
 
-    token_files: dict[str, str] = {}
+    token_files: dict[str, str] = msgspec.field(default_factory=dict)
     """Base URL of a sidecar, or its beginning, or `*`, to the file with its token for reading."""
 
     ca_file: str = ""
@@ -196,106 +58,109 @@ class Here(Part, frozen=True):
     checkpoint: str = ""
     """Folder of the checkpoint; empty: the job puts it beside its results."""
 
-    spark_conf: dict[str, str] = {}
-    """Where Spark's executors run, as whoever made this pod says it; goes before `engine.sparkConf`."""
+    spark_conf: dict[str, str] = msgspec.field(default_factory=dict)
+    """Where Spark's executors run, as decided by what made this pod; goes before `engine.sparkConf`."""
 
     archive: str = ""
     """Folder of the archive that an audit compares with the log."""
 
     once: bool = False
-    """Do what is there and end, whatever `schedule` says: what a CronJob's pods are told, and `--once`."""
+    """Process what exists now and end, even without a `schedule`: set for the pods of a CronJob, and by `--once`."""
 
 
-class PipelineConfig(Part, frozen=True):
-    """What every pipeline is told."""
+@final
+@dataclass(frozen=True, slots=True)
+class PipelineConfig(Generic[S_co]):
+    """The configuration of one run."""
 
-    broker_groups: Annotated[list[Name], msgspec.Meta(max_length=1)] = []
-    name_servers: Annotated[list[Address], msgspec.Meta(max_length=16)] = []
-    topics: Topics = Topics()
-    read_from: ReadFrom = ReadFrom.SLAVE_FIRST
-    transport: TransportKind = TransportKind.AUTO
-    access: Access = Access()
-    schedule: Schedule = ""
-    suspend: bool = False
-    engine: Engine = Engine()
-    here: Here = Here()
+    spec: S_co
+    here: Here = field(default_factory=Here)
 
     @property
     def is_continuous(self) -> bool:
-        """Whether it goes on until it is stopped, where its kind can do that at all."""
-        return not self.schedule and not self.here.once
+        """Whether it runs until it is stopped, where its kind can do that at all."""
+        return not self.spec.schedule and not self.here.once
 
     @property
-    def reached_by(self) -> tuple[str, ...]:
+    def name_servers(self) -> tuple[str, ...]:
         """The name servers to ask: those seen from here, else those of the resource."""
-        return tuple(self.here.name_servers or self.name_servers)
+        return tuple(self.here.name_servers or self.spec.name_servers)
 
 
-@final
-class Layout(Part, frozen=True):
-    """How an archive lies there."""
+def read_config(
+    text: str | bytes, spec_type: type[S_co], kind: str, settings: Sequence[str] = ()
+) -> PipelineConfig[S_co]:
+    """Return the configuration in a file's text, with each `a.b=value` of ``settings`` put over it.
 
-    time_zone: TimeZone = "UTC"
-    compression: Compression = Compression.ZSTD
-    rows_per_file: Annotated[int, msgspec.Meta(ge=1000, le=100_000_000)] = 100_000
-    target_file_size: Size = Size(256 << 20)
-    compact_after: Duration = Duration(24 * 3_600_000)
-
-
-@final
-class Retention(Part, frozen=True):
-    """How long an archive is kept."""
-
-    days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 0
-
-
-class ArchiveConfig(PipelineConfig, frozen=True):
-    """A `TopicArchive`."""
-
-    start: Start = "earliest"
-    trigger: Duration = Duration(60_000)
-    limits: Limits = Limits()
-    columns: list[Column] = msgspec.field(default_factory=lambda: list(Column))
-    on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    commit_group: GroupName = ""
-    destination: Destination = Destination()
-    checkpoint: Destination = Destination()
-    layout: Layout = Layout()
-    retention: Retention = Retention()
+    The text is a whole resource of that kind or its `spec` alone, as YAML or JSON; `here` stands in the spec, or
+    beside it in a whole resource. Raises ``ConfigError``.
+    """
+    try:
+        document = _spec_of(_one_document(text), kind)
+        for setting in settings:
+            _put(document, setting)
+    except ManifestError as error:
+        raise _refused(error.problems) from error
+    return config_of(document, spec_type)
 
 
-@final
-class AuditConfig(PipelineConfig, frozen=True):
-    """A `LogAudit`."""
-
-    checks: Annotated[list[AuditCheck], msgspec.Meta(min_length=1, max_length=3)] = msgspec.field(
-        default_factory=lambda: [AuditCheck.REPLICAS, AuditCheck.INDEX]
-    )
-    chunk: Size = Size(64 << 20)
-    findings_max: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] = 100_000
-    archive: Name | None = None
-    destination: Destination = Destination()
+def config_of(document: Mapping[str, Any], spec_type: type[S_co]) -> PipelineConfig[S_co]:
+    """Return the configuration in plain values: the fields of a spec, and `here` among them. Raises ``ConfigError``."""
+    spec, here = {name: value for name, value in document.items() if name != "here"}, document.get("here", {})
+    problems = [*unknown_fields(spec, spec_type, ""), *unknown_fields(here, Here, "here")]
+    if problems:
+        raise _refused(problems)
+    return PipelineConfig(_converted(spec, spec_type, ""), _converted(here, Here, "here"))
 
 
-@final
-class AnalyticsConfig(PipelineConfig, frozen=True):
-    """A `TopicAnalytics`."""
-
-    start: Start = "earliest"
-    trigger: Duration = Duration(60_000)
-    limits: Limits = Limits()
-    window: Duration = Duration(60_000)
-    watermark: Duration = Duration(60_000)
-    hot_keys: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 20
-    consumer_groups: Annotated[list[GroupName], msgspec.Meta(max_length=100)] = []
-    on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    destination: Destination = Destination()
-    checkpoint: Destination = Destination()
+def _converted(value: object, part: type[P], path: str) -> P:
+    try:
+        return msgspec.convert(value, part, dec_hook=decode_value)
+    except msgspec.ValidationError as error:
+        problem = problem_of(str(error))
+        inner = ".".join(word for word in (path, problem.path) if word)
+        raise _refused([problem._replace(path=inner)]) from error
 
 
-KINDS: dict[str, type[PipelineConfig]] = {
-    "TopicArchive": ArchiveConfig,
-    "LogAudit": AuditConfig,
-    "TopicAnalytics": AnalyticsConfig,
-}
-"""By the kind of the resource."""
+def _refused(problems: Sequence[Problem]) -> ConfigError:
+    return ConfigError([str(problem) for problem in problems])
+
+
+def _one_document(text: str | bytes) -> Value:
+    documents = read_yaml(text)
+    if len(documents) > 1:
+        raise ManifestError([Problem("", f"it holds {len(documents)} documents, and one is wanted")])
+    return documents[0] if documents else None
+
+
+def _spec_of(document: Value, kind: str) -> dict[str, Any]:
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ManifestError(
+            [Problem("", f"it is no mapping: a configuration is a {kind}, or what stands below its spec")]
+        )
+    if not document.keys() & {"apiVersion", "kind", "spec"}:
+        return dict(document)
+    problems = list(head_problems(document, kind, "here"))
+    spec = document.get("spec") or {}
+    if not isinstance(spec, dict):
+        problems.append(Problem("spec", "it is no mapping"))
+    if problems or not isinstance(spec, dict):
+        raise ManifestError(problems)
+    return {**spec, "here": document["here"]} if "here" in document else dict(spec)
+
+
+def _put(document: dict[str, Any], setting: str) -> None:
+    """Put `a.b=value` into a document; the value is read as YAML."""
+    path, separator, text = setting.partition("=")
+    names = path.removeprefix("spec.").split(".")
+    if not separator or not all(names):
+        raise ConfigError([f"--set {setting}: write it like topics.include=[orders] or trigger=30s"])
+    inner = document
+    for index, name in enumerate(names[:-1]):
+        held = inner.setdefault(name, {})
+        if not isinstance(held, dict):
+            raise ConfigError([f"--set {setting}: {'.'.join(names[: index + 1])} is no mapping"])
+        inner[name] = inner = dict(held)
+    inner[names[-1]] = _one_document(text)

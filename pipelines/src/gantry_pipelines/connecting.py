@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from gantry_pipelines.config import PipelineConfig, Topics
-from gantry_pipelines.config_reading import ConfigError
+from gantry_pipelines.config import PipelineConfig
+from gantry_pipelines.errors import ConfigError
 from gantry_pipelines.source_options import connection_options, topics_pattern
+from gantry_spec.pipelines.parts import PipelineSpec, Topics
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.option_words import OptionWords
 from pyspark_rocketmq.options import read_settings as settings_of
@@ -22,7 +23,7 @@ from pyspark_rocketmq.settings import ReadSettings
 ANY: Final = "*"
 
 
-def read_settings(config: PipelineConfig) -> ReadSettings:
+def read_settings(config: PipelineConfig[PipelineSpec]) -> ReadSettings:
     """How to reach what a configuration names. Raises ``ConfigError`` for files that cannot be read."""
     try:
         return settings_of(OptionWords(connection_options(config)))
@@ -30,7 +31,7 @@ def read_settings(config: PipelineConfig) -> ReadSettings:
         raise ConfigError([f"here: {error}"]) from error
 
 
-def reader_options(config: PipelineConfig) -> dict[str, str]:
+def reader_options(config: PipelineConfig[PipelineSpec]) -> dict[str, str]:
     """The same for `spark.read.format("rocketmq").options(...)`."""
     return connection_options(config)
 

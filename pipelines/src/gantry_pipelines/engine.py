@@ -15,21 +15,22 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from gantry_pipelines.config import EngineMode, PipelineConfig
-from gantry_pipelines.config_reading import ConfigError
+from gantry_pipelines.config import PipelineConfig
+from gantry_pipelines.errors import ConfigError
+from gantry_spec.pipelines.parts import EngineMode, PipelineSpec
 
 MEBIBYTE: Final = 1 << 20
 POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
 
 
-def spark_cores(config: PipelineConfig) -> int | None:
+def spark_cores(config: PipelineConfig[PipelineSpec]) -> int | None:
     """For `spark_session`: tasks at a time here; None: as many as there are cores."""
-    return config.engine.cores or None
+    return config.spec.engine.cores or None
 
 
-def spark_conf(config: PipelineConfig, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def spark_conf(config: PipelineConfig[PipelineSpec], environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """For `spark_session`. Raises ``ConfigError`` for a mode that needs a cluster, elsewhere."""
-    engine, variables = config.engine, os.environ if environment is None else environment
+    engine, variables = config.spec.engine, os.environ if environment is None else environment
     found = {"spark.driver.memory": _megabytes(engine.driver.heap)}
     if engine.mode is EngineMode.KUBERNETES:
         pod = variables.get("POD_NAME", "")

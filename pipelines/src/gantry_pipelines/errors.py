@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import final
+
+
+@final
+class ConfigError(Exception):
+    """This configuration cannot be used: lists every problem that was found. Mend the file, or the --set."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
 
 class JobError(Exception):
     """The job cannot go on. The text says what happened, the remedy what to do about it."""

@@ -12,8 +12,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, final
 
-from gantry_pipelines.config import AnalyticsConfig, ArchiveConfig, AuditConfig, PipelineConfig
+from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
+from gantry_spec.pipelines.kinds import ANALYTICS, ARCHIVE, AUDIT
+from gantry_spec.pipelines.parts import PipelineSpec
 
 if TYPE_CHECKING:
     from gantry_pipelines.reporting import Reporter
@@ -30,7 +32,7 @@ EXIT_DATA_LOSS: Final = 5
 """Messages are gone, or a log has forked: a person decides."""
 EXIT_INTERRUPTED: Final = 130
 
-C = TypeVar("C", bound=PipelineConfig)
+P = TypeVar("P", bound=PipelineSpec)
 S = TypeVar("S")
 
 
@@ -71,19 +73,17 @@ class Outcome:
     """More of this job's own, as JSON can say it: the path of a report, counts by kind of finding."""
 
 
-class Job(ABC, Generic[C, S]):
+class Job(ABC, Generic[P, S]):
     """One of the things a pipeline can do."""
 
     name: ClassVar[str]
     """As it is typed."""
 
-    kind: ClassVar[str]
-    """Of the resource that its configuration is."""
-
-    config_type: type[C]
+    spec_type: type[P]
+    """The fields of its configuration: those of a resource, and perhaps more."""
 
     @abstractmethod
-    def parse(self, config: C) -> S:
+    def parse(self, config: PipelineConfig[P]) -> S:
         """What the run needs. Pure. Raises ``ConfigError`` with all that is wrong, by path of the field."""
 
     @abstractmethod
@@ -99,42 +99,39 @@ class Entry(NamedTuple):
     """Of the class."""
 
     kind: str
+    """Of the resource that its configuration is."""
+
     summary: str
-    config_type: type[PipelineConfig] = ArchiveConfig
 
 
 JOBS: Final[dict[str, Entry]] = {
     "archive": Entry(
-        "gantry_pipelines.archive.job", "ArchiveJob", "TopicArchive", "Write topics to Parquet, each message once."
+        "gantry_pipelines.archive.job", "ArchiveJob", ARCHIVE.name, "Write topics to Parquet, each message once."
     ),
-    "audit": Entry(
-        "gantry_pipelines.audit.job", "AuditJob", "LogAudit", "Compare replicas, indexes and archives.", AuditConfig
-    ),
+    "audit": Entry("gantry_pipelines.audit.job", "AuditJob", AUDIT.name, "Compare replicas, indexes and archives."),
     "analytics": Entry(
         "gantry_pipelines.analytics.job",
         "AnalyticsJob",
-        "TopicAnalytics",
+        ANALYTICS.name,
         "Rates, latencies, hot keys and lag by window, as Parquet.",
-        AnalyticsConfig,
     ),
     "restore": Entry(
-        "gantry_pipelines.archive.restore_job", "RestoreJob", "TopicArchive", "Send an archive back to a topic."
+        "gantry_pipelines.archive.restore_job", "RestoreJob", ARCHIVE.name, "Send an archive back to a topic."
     ),
     "verify": Entry(
-        "gantry_pipelines.archive.verify_job", "VerifyJob", "TopicArchive", "Prove that an archive has no gap."
+        "gantry_pipelines.archive.verify_job", "VerifyJob", ARCHIVE.name, "Prove that an archive has no gap."
     ),
     "compact": Entry(
-        "gantry_pipelines.archive.compact_job", "CompactJob", "TopicArchive", "Join the files of closed days."
+        "gantry_pipelines.archive.compact_job", "CompactJob", ARCHIVE.name, "Join the files of closed days."
     ),
     "migrate-check": Entry(
         "gantry_pipelines.migrate_check.job",
         "MigrateCheckJob",
-        "LogAudit",
+        AUDIT.name,
         "Compare two clusters, topic by topic.",
-        AuditConfig,
     ),
 }
-"""By what is typed. A job may have a configuration of its own type, which says more than its resource."""
+"""By what is typed."""
 
 
 def job_named(name: str) -> Job[Any, Any]:

@@ -10,24 +10,25 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gantry_pipelines.config import AnalyticsConfig, ArchiveConfig, PipelineConfig, Topics
-from gantry_pipelines.config_reading import ConfigError
+from gantry_pipelines.config import PipelineConfig
+from gantry_pipelines.errors import ConfigError
+from gantry_spec.pipelines.parts import Limits, PipelineSpec, Topics
 
 EVERY_SIDECAR: Final = "*"
 
 
-def connection_options(config: PipelineConfig) -> dict[str, str]:
+def connection_options(config: PipelineConfig[PipelineSpec]) -> dict[str, str]:
     """How to reach name servers, brokers and sidecars. Raises ConfigError."""
     here = config.here
-    if not config.reached_by and not here.directories and config.broker_groups:
-        named = ", ".join(config.broker_groups)
+    if not config.name_servers and not here.directories and config.spec.broker_groups:
+        named = ", ".join(config.spec.broker_groups)
         raise ConfigError([f"brokerGroups: only a cluster knows {named}: say here.nameServers, or -n"])
-    if not config.reached_by and not here.directories:
+    if not config.name_servers and not here.directories:
         raise ConfigError(["nameServers: it is missing: say host:port, here.nameServers, or -n"])
     given = {
-        "nameServers": ";".join(config.reached_by),
-        "transport": config.transport.value,
-        "readFrom": config.read_from.value,
+        "nameServers": ";".join(config.name_servers),
+        "transport": config.spec.transport.value,
+        "readFrom": config.spec.read_from.value,
         "sidecars": ",".join(here.sidecars),
         "directories": msgspec.json.encode(here.directories).decode() if here.directories else "",
         "credentialsFile": here.access_file,
@@ -95,9 +96,8 @@ def start_options(start: str) -> dict[str, str]:
     return {"startingTimestamp": start, "startingOffsetsByTimestampStrategy": "latest"}
 
 
-def limit_options(config: ArchiveConfig | AnalyticsConfig) -> dict[str, str]:
+def limit_options(limits: Limits) -> dict[str, str]:
     """How much one batch takes."""
-    limits = config.limits
     return {
         "maxRowsPerTrigger": str(limits.max_rows_per_trigger),
         "maxBytesPerTrigger": str(int(limits.max_bytes_per_trigger)),

@@ -31,9 +31,9 @@ from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters
 from gantry_pipelines.archive.source import ArchiveReader, ArchiveSource
 from gantry_pipelines.archive.writer import ArchiveWriter
-from gantry_pipelines.config import ArchiveConfig
-from gantry_pipelines.config_reading import read_config
+from gantry_pipelines.config import read_config
 from gantry_pipelines.reporting import Reporter
+from gantry_spec.pipelines.kinds import ArchiveSpec
 
 KILLS: Final = "GANTRY_KILLS"
 WORKER: Final = "GANTRY_WORKER_CRASH"
@@ -97,7 +97,7 @@ def main() -> int:
         os.environ[WORKER] = given.worker
     ArchiveRun.source = CrashingSource
     job, reporter = ArchiveJob(), Reporter("archive")
-    settings = job.parse(read_config(Path(given.conf).read_bytes(), ArchiveConfig, "TopicArchive"))
+    settings = job.parse(read_config(Path(given.conf).read_bytes(), ArchiveSpec, "TopicArchive"))
     if given.merge_only:
         return merge(settings, given.merge_at)
     if given.task_bytes:

@@ -39,6 +39,11 @@ class Size(int):
 class Duration(int):
     """A number of milliseconds."""
 
+    @property
+    def seconds(self) -> float:
+        """The same in seconds."""
+        return self / 1000
+
     def __str__(self) -> str:
         return duration_text(self)
 

@@ -44,7 +44,11 @@ def group_of(document: Value | Mapping[str, Any]) -> BrokerGroup:
     """A group from plain values, such as the body of a custom resource. Raises ``ManifestError``."""
     if not isinstance(document, Mapping):
         raise ManifestError([Problem("", f"a {KIND} is a mapping that begins with apiVersion: {API_VERSION}")])
-    problems = [*_head_problems(document), *unknown_fields(document.get("spec"), Spec, "spec")]
+    problems = [
+        *head_problems(document, KIND),
+        *_metadata_problems(document),
+        *unknown_fields(document.get("spec"), Spec, "spec"),
+    ]
     if problems:
         raise ManifestError(problems)
     try:
@@ -62,30 +66,36 @@ def plain(part: msgspec.Struct) -> Any:
     return msgspec.to_builtins(part, enc_hook=_encode)
 
 
-def _head_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
-    for name, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+def head_problems(document: Mapping[str, Any], kind: str, *more_fields: str) -> Iterator[Problem]:
+    """What is wrong with the first level of a resource of ``kind``, where ``more_fields`` are allowed, too."""
+    for name, wanted in (("apiVersion", API_VERSION), ("kind", kind)):
         if document.get(name) != wanted:
             yield Problem(name, f"it is {document.get(name)!r}, and {wanted} is read here")
-    for name in sorted(set(map(str, document)) - _TOP):
-        yield unknown_problem(name, name, sorted(_TOP))
+    known = _TOP.union(more_fields)
+    for name in sorted(set(map(str, document)) - known):
+        yield unknown_problem(name, name, sorted(known))
+
+
+def _metadata_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(document.get("metadata"), Mapping):
         yield Problem("metadata", "it is missing: a group needs at least metadata.name")
 
 
 def unknown_fields(value: object, part: type[msgspec.Struct], path: str) -> Iterator[Problem]:
-    """Fields that nobody knows."""
+    """Fields that are not those of ``part``, each by its path below ``path``, which may be empty."""
     if not isinstance(value, Mapping):
         return
     known = {field.name: field for field in fields_of(part)}
     for name, inner in value.items():
         field = known.get(str(name))
+        here = f"{path}.{name}" if path else str(name)
         if field is None:
-            yield unknown_problem(f"{path}.{name}", str(name), list(known))
+            yield unknown_problem(here, str(name), list(known))
         elif is_part(field.kind):
-            yield from unknown_fields(inner, field.kind, f"{path}.{name}")
+            yield from unknown_fields(inner, field.kind, here)
         elif get_origin(field.kind) is list and is_part(kind := item_of(field.kind)[0]) and isinstance(inner, list):
             for index, item in enumerate(inner):
-                yield from unknown_fields(item, kind, f"{path}.{name}[{index}]")
+                yield from unknown_fields(item, kind, f"{here}[{index}]")
 
 
 def unknown_problem(path: str, name: str, known: list[str]) -> Problem:

@@ -23,7 +23,6 @@ from gantry_spec.pipelines.parts import (
 )
 
 
-@final
 class ArchiveSpec(PipelineSpec, frozen=True):
     """Which topics are written to Parquet, each message once, and where."""
 

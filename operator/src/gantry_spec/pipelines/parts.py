@@ -2,7 +2,7 @@
 
 Three kinds of resource share them: what is read, how, where results go, and which Spark does it. Names of modes are
 Spark's and the jobs' own (`slaveFirst`, `http`, `zstd`), since the same text is the configuration of
-`gantry pipeline` on a laptop; `gantry_pipelines.config` reads it there, and a test holds both together.
+`gantry pipeline` on a laptop, which `gantry_pipelines.config` reads by these types.
 """
 
 from __future__ import annotations

@@ -24,12 +24,13 @@ from gantry_pipelines.analytics.report import write_report
 from gantry_pipelines.analytics.streaming import run_stream
 from gantry_pipelines.analytics.tables import Tables, total
 from gantry_pipelines.analytics.windows import Range, closed_range
-from gantry_pipelines.config import AnalyticsConfig, OnDataLoss
-from gantry_pipelines.config_reading import ConfigError
+from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.connecting import read_settings, reader_options, selected
 from gantry_pipelines.engine import spark_conf
-from gantry_pipelines.errors import JobError
+from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import EXIT_ABSENT, EXIT_INTERRUPTED, EXIT_UNKNOWN, Job, Outcome
+from gantry_spec.pipelines.kinds import AnalyticsSpec
+from gantry_spec.pipelines.parts import OnDataLoss
 from pyspark_rocketmq.ages import stored_ms
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.settings import ReadSettings
@@ -46,47 +47,46 @@ PAUSE_SECONDS = 1.0
 class AnalyticsOrder:
     """What a run is told."""
 
-    config: AnalyticsConfig
+    config: PipelineConfig[AnalyticsSpec]
     reading: ReadSettings
     options: tuple[tuple[str, str], ...]
     destination: Path
 
 
 @final
-class AnalyticsJob(Job[AnalyticsConfig, AnalyticsOrder]):
+class AnalyticsJob(Job[AnalyticsSpec, AnalyticsOrder]):
     """See the module. `session` and `now_ms` are for tests."""
 
     name = "analytics"
-    kind = "TopicAnalytics"
-    config_type = AnalyticsConfig
+    spec_type = AnalyticsSpec
 
     def __init__(
-        self, session: Callable[[AnalyticsConfig], SparkSession] | None = None,
+        self, session: Callable[[PipelineConfig[AnalyticsSpec]], SparkSession] | None = None,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:  # fmt: skip
         self._session = session if session is not None else _session
         self._now_ms = now_ms
 
-    def parse(self, config: AnalyticsConfig) -> AnalyticsOrder:
+    def parse(self, config: PipelineConfig[AnalyticsSpec]) -> AnalyticsOrder:
         """Raises ``ConfigError``."""
         problems: list[str] = []
         if not config.here.destination:
             problems.append("here.destination: name the folder of the tables")
-        if config.window < 1000:
+        if config.spec.window < 1000:
             problems.append("window: at least 1s")
-        if config.start.startswith("group:"):
+        if config.spec.start.startswith("group:"):
             problems.append("start: of windows it is earliest, latest or a time; offsets of a group are none")
         if problems:
             raise ConfigError(problems)
         options = reader_options(config)
-        options["failOnDataLoss"] = str(config.on_data_loss is OnDataLoss.FAIL).lower()
+        options["failOnDataLoss"] = str(config.spec.on_data_loss is OnDataLoss.FAIL).lower()
         return AnalyticsOrder(config, read_settings(config), tuple(options.items()), Path(config.here.destination))
 
     def run(self, settings: AnalyticsOrder, reporter: Reporter) -> Outcome:
         """0: all closed windows are written."""
         config = settings.config
         with Tables(settings.destination) as tables, Catalog(settings.reading) as catalog:
-            topics = selected(catalog.topics(), config.topics)
+            topics = selected(catalog.topics(), config.spec.topics)
             if not topics:
                 raise JobError("no topic fits", remedy="mend topics.include", reason="NoTopic", exit_code=EXIT_ABSENT)
             spark = self._session(config)
@@ -116,7 +116,7 @@ class _Run:
 
     def sample(self, catalog: Catalog, now_ms: int) -> None:
         """Add a row for each queue of each group that was named."""
-        groups = self._order.config.consumer_groups
+        groups = self._order.config.spec.consumer_groups
         if not groups:
             return
         samples = lag_samples(catalog, self._order.reading, groups, catalog.queues(self._topics), now_ms)
@@ -129,20 +129,20 @@ class _Run:
         """All messages from the start on, as a stream."""
         config = self._order.config
         reader = self._spark.readStream.format("rocketmq").options(**dict(self._order.options))
-        columns = [*transforms.COUNT_COLUMNS, *(["keys"] if config.hot_keys else [])]
+        columns = [*transforms.COUNT_COLUMNS, *(["keys"] if config.spec.hot_keys else [])]
         reader = reader.option("subscribe", ",".join(self._topics)).option("columns", ",".join(columns))
-        reader = reader.option("maxRowsPerTrigger", str(config.limits.max_rows_per_trigger))
-        if config.start in ("earliest", "latest"):
-            return reader.option("startingOffsets", config.start).load()
-        return reader.option("startingTimestamp", str(_start_ms(config.start, 0))).load()
+        reader = reader.option("maxRowsPerTrigger", str(config.spec.limits.max_rows_per_trigger))
+        if config.spec.start in ("earliest", "latest"):
+            return reader.option("startingOffsets", config.spec.start).load()
+        return reader.option("startingTimestamp", str(_start_ms(config.spec.start, 0))).load()
 
     def write_closed(self, catalog: Catalog, now_ms: int) -> Outcome:
         """Read what was stored in the windows that are closed, and write them."""
         config = self._order.config
         begin = self._tables.progress().get(NEWEST)
         if begin is None:
-            begin = _start_ms(config.start, now_ms) or self._oldest_ms(catalog, now_ms)
-        windows = closed_range(int(begin), now_ms, int(config.window), int(config.watermark))
+            begin = _start_ms(config.spec.start, now_ms) or self._oldest_ms(catalog, now_ms)
+        windows = closed_range(int(begin), now_ms, int(config.spec.window), int(config.spec.watermark))
         if windows.is_empty:
             return Outcome(text="no window has closed since the last run")
         self._reporter.say("counting", begin=windows.begin, end=windows.end, topics=len(self._topics))
@@ -153,12 +153,12 @@ class _Run:
         rows = total(found, "messages")
         size = total(found, "bytes")
         self._reporter.progress(rows=rows, bytes=size, files=files)
-        count = (windows.end - windows.begin) // int(config.window)
+        count = (windows.end - windows.begin) // int(config.spec.window)
         return Outcome(text=f"{count} windows with {rows} messages", rows=rows, bytes=size, files=files)
 
     def _counted(self, windows: Range) -> dict[str, pa.Table]:
         config = self._order.config
-        window_ms = int(config.window)
+        window_ms = int(config.spec.window)
         messages = transforms.closed(self._messages(windows, transforms.COUNT_COLUMNS), *windows).persist()
         try:
             counts = transforms.queue_counts(messages, window_ms).persist()
@@ -170,10 +170,10 @@ class _Run:
             counts.unpersist()
         finally:
             messages.unpersist()
-        if config.hot_keys:
+        if config.spec.hot_keys:
             keyed = transforms.closed(self._messages(windows, transforms.KEY_COLUMNS), *windows)
             keys = transforms.key_counts(keyed, window_ms)
-            found["hot_keys"] = transforms.hot_keys(keys, config.hot_keys).toArrow()
+            found["hot_keys"] = transforms.hot_keys(keys, config.spec.hot_keys).toArrow()
         return {name: table.cast(TABLES[name].schema) for name, table in found.items()}
 
     def _messages(self, windows: Range, columns: tuple[str, ...]) -> DataFrame:
@@ -210,7 +210,7 @@ def _start_ms(start: str, now_ms: int) -> int:
     return int(datetime.fromisoformat(start.replace("Z", "+00:00")).timestamp() * 1000)
 
 
-def _session(config: AnalyticsConfig) -> SparkSession:
+def _session(config: PipelineConfig[AnalyticsSpec]) -> SparkSession:
     from gantry_pipelines.session import spark_session
 
-    return spark_session("gantry-analytics", cores=config.engine.cores or None, conf=spark_conf(config))
+    return spark_session("gantry-analytics", cores=config.spec.engine.cores or None, conf=spark_conf(config))

@@ -20,9 +20,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from gantry_pipelines.analytics import transforms
 from gantry_pipelines.analytics.names import TABLES
 from gantry_pipelines.analytics.tables import Tables, total
-from gantry_pipelines.config import AnalyticsConfig
+from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.job import Outcome
+from gantry_spec.pipelines.kinds import AnalyticsSpec
 
 if TYPE_CHECKING:
     from gantry_pipelines.reporting import Reporter
@@ -32,10 +33,10 @@ BEGUN_SECONDS: Final = 0.2
 Made = Mapping[str, Callable[[DataFrame], DataFrame]]
 
 
-def queries(messages: DataFrame, config: AnalyticsConfig) -> dict[str, tuple[DataFrame, Made]]:
+def queries(messages: DataFrame, config: PipelineConfig[AnalyticsSpec]) -> dict[str, tuple[DataFrame, Made]]:
     """By name: what is counted in a stream, and the tables that are made of its closed windows."""
-    window_ms = int(config.window)
-    timed = messages.withWatermark("storeTime", f"{int(config.watermark)} milliseconds")
+    window_ms = int(config.spec.window)
+    timed = messages.withWatermark("storeTime", f"{int(config.spec.watermark)} milliseconds")
     found: dict[str, tuple[DataFrame, Made]] = {
         "queues": (
             transforms.queue_counts(timed, window_ms),
@@ -43,14 +44,19 @@ def queries(messages: DataFrame, config: AnalyticsConfig) -> dict[str, tuple[Dat
         ),
         "latency": (transforms.latencies(timed, window_ms), {"latency": lambda frame: frame}),
     }
-    if config.hot_keys:
-        made: Made = {"hot_keys": lambda frame: transforms.hot_keys(frame, config.hot_keys)}
+    if config.spec.hot_keys:
+        made: Made = {"hot_keys": lambda frame: transforms.hot_keys(frame, config.spec.hot_keys)}
         found["keys"] = (transforms.key_counts(timed, window_ms), made)
     return found
 
 
 def run_stream(
-    messages: DataFrame, tables: Tables, config: AnalyticsConfig, reporter: Reporter, *, is_available_now: bool = False
+    messages: DataFrame,
+    tables: Tables,
+    config: PipelineConfig[AnalyticsSpec],
+    reporter: Reporter,
+    *,
+    is_available_now: bool = False,
 ) -> Outcome:
     """Count until the run is asked to stop; with `is_available_now` until what is there is counted."""
     root = Path(config.here.checkpoint or f"{config.here.destination}/_checkpoint")
@@ -62,7 +68,7 @@ def run_stream(
         if is_available_now:
             stream = stream.trigger(availableNow=True)
         else:
-            stream = stream.trigger(processingTime=f"{int(config.trigger)} milliseconds")
+            stream = stream.trigger(processingTime=f"{int(config.spec.trigger)} milliseconds")
         running.append(stream.start())
         _wait_begun(running[-1], reporter)
     reporter.stop.on_stop(lambda: _stop(running))

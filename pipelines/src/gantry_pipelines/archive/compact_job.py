@@ -10,20 +10,20 @@ from gantry_pipelines.archive.exits import at_work
 from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters, place_settings
 from gantry_pipelines.archive.writer import ArchiveWriter
-from gantry_pipelines.config import ArchiveConfig
+from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.job import EXIT_INTERRUPTED, Job, Outcome
 from gantry_pipelines.reporting import Reporter
+from gantry_spec.pipelines.kinds import ArchiveSpec
 
 
 @final
-class CompactJob(Job[ArchiveConfig, ArchiveParameters]):
+class CompactJob(Job[ArchiveSpec, ArchiveParameters]):
     """Joins the files of closed days, between those of a run and the next."""
 
     name = "compact"
-    kind = "TopicArchive"
-    config_type = ArchiveConfig
+    spec_type = ArchiveSpec
 
-    def parse(self, config: ArchiveConfig) -> ArchiveParameters:
+    def parse(self, config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
         """What the run needs."""
         return place_settings(config)
 

@@ -34,11 +34,12 @@ from gantry_pipelines.archive.settings import ArchiveParameters, run_settings
 from gantry_pipelines.archive.source import ArchiveSource
 from gantry_pipelines.archive.summary import ArchiveSummary, summarize
 from gantry_pipelines.archive.writer import ArchiveWriter
-from gantry_pipelines.config import ArchiveConfig
+from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.job import EXIT_INTERRUPTED, Job, Outcome, QueueProgress
 from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.session import NoJava, spark_session
+from gantry_spec.pipelines.kinds import ArchiveSpec
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.offsets import StreamOffset
 
@@ -57,14 +58,13 @@ with nothing done, and may be tried again."""
 
 
 @final
-class ArchiveJob(Job[ArchiveConfig, ArchiveParameters]):
+class ArchiveJob(Job[ArchiveSpec, ArchiveParameters]):
     """Topics to Parquet, each message once."""
 
     name = "archive"
-    kind = "TopicArchive"
-    config_type = ArchiveConfig
+    spec_type = ArchiveSpec
 
-    def parse(self, config: ArchiveConfig) -> ArchiveParameters:
+    def parse(self, config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
         """What the run needs."""
         return run_settings(config)
 

@@ -22,12 +22,13 @@ from gantry_pipelines.archive.exits import at_work
 from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.restore import RestorePlan, restore
 from gantry_pipelines.archive.settings import place_settings
-from gantry_pipelines.config import ArchiveConfig, Part
-from gantry_pipelines.config_reading import ConfigError
-from gantry_pipelines.errors import JobError
+from gantry_pipelines.config import PipelineConfig
+from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import EXIT_INTERRUPTED, EXIT_UNKNOWN, Job, Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.source_options import connection_options
+from gantry_spec.manifest.parts import Part
+from gantry_spec.pipelines.kinds import ArchiveSpec
 from gantry_wire.structs import ready_structs
 from pyspark_rocketmq.option_words import OptionWords
 from pyspark_rocketmq.options import read_settings
@@ -49,7 +50,7 @@ class Restore(Part, frozen=True):
 
 
 @final
-class RestoreConfig(ArchiveConfig, frozen=True):
+class RestoreSpec(ArchiveSpec, frozen=True):
     """A `TopicArchive`, and where its topics are to go."""
 
     restore: Restore = Restore()
@@ -67,24 +68,23 @@ class RestoreParameters:
 
 
 @final
-class RestoreJob(Job[RestoreConfig, RestoreParameters]):
+class RestoreJob(Job[RestoreSpec, RestoreParameters]):
     """Sends an archive back."""
 
     name = "restore"
-    kind = "TopicArchive"
-    config_type = RestoreConfig
+    spec_type = RestoreSpec
 
-    def parse(self, config: RestoreConfig) -> RestoreParameters:
+    def parse(self, config: PipelineConfig[RestoreSpec]) -> RestoreParameters:
         """What the run needs."""
         place = place_settings(config).destination
-        if not config.restore.topics:
+        if not config.spec.restore.topics:
             raise ConfigError(["restore.topics: it is missing: say what goes where, like {orders: orders-again}"])
-        progress = config.restore.progress
+        progress = config.spec.restore.progress
         if not progress and "://" in place:
             raise ConfigError(["restore.progress: it is missing: a folder of this machine, as the archive is in none"])
         return RestoreParameters(
             place,
-            dict(config.restore.topics),
+            dict(config.spec.restore.topics),
             progress or str(Path(place, "_restore")),
             read_settings(OptionWords(connection_options(config))),
         )

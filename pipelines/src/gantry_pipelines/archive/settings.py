@@ -11,10 +11,12 @@ from gantry_pipelines.archive.errors import ArchiveError
 from gantry_pipelines.archive.format import ArchiveFormat, columns_of
 from gantry_pipelines.archive.layout import CHECKPOINT
 from gantry_pipelines.archive.writing import ZSTD_LEVEL, Packing
-from gantry_pipelines.config import ArchiveConfig, Compression, OnDataLoss
-from gantry_pipelines.config_reading import ConfigError
+from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.engine import spark_conf
+from gantry_pipelines.errors import ConfigError
 from gantry_pipelines.source_options import connection_options, limit_options, start_options, topics_pattern
+from gantry_spec.pipelines.kinds import ArchiveSpec
+from gantry_spec.pipelines.parts import Compression, OnDataLoss
 
 
 @final
@@ -38,14 +40,14 @@ class ArchiveParameters:
     spark_conf: dict[str, str] = field(default_factory=dict)
 
 
-def place_settings(config: ArchiveConfig) -> ArchiveParameters:
+def place_settings(config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
     """For who looks at an archive, or tidies it up. Raises ConfigError."""
     if not config.here.destination:
         raise ConfigError(["here.destination: it is missing: where is the archive?"])
-    layout = config.layout
+    layout = config.spec.layout
     try:
         an_format = ArchiveFormat(
-            layout.rows_per_file, layout.time_zone, columns_of(tuple(column.value for column in config.columns))
+            layout.rows_per_file, layout.time_zone, columns_of(tuple(column.value for column in config.spec.columns))
         )
     except ArchiveError as error:
         raise ConfigError([f"layout: {error}"]) from error
@@ -54,28 +56,28 @@ def place_settings(config: ArchiveConfig) -> ArchiveParameters:
         format=an_format,
         packing=packing_of(layout.compression),
         rules=CompactionRules(int(layout.target_file_size), int(layout.compact_after)),
-        retention_days=config.retention.days,
+        retention_days=config.spec.retention.days,
     )
 
 
-def run_settings(config: ArchiveConfig) -> ArchiveParameters:
+def run_settings(config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
     """For who writes one. Raises ConfigError."""
     place = place_settings(config)
     options = {
         **connection_options(config),
-        **start_options(config.start),
-        **limit_options(config),
-        "subscribePattern": topics_pattern(config.topics),
-        "failOnDataLoss": str(config.on_data_loss is OnDataLoss.FAIL).lower(),
+        **start_options(config.spec.start),
+        **limit_options(config.spec.limits),
+        "subscribePattern": topics_pattern(config.spec.topics),
+        "failOnDataLoss": str(config.spec.on_data_loss is OnDataLoss.FAIL).lower(),
         "archive.destination": place.destination,
         "archive.compression": place.packing.compression,
     }
     if place.packing.level is not None:
         options["archive.level"] = str(place.packing.level)
-    if config.commit_group:
-        options["commitGroup"] = config.commit_group
-    if config.engine.cores:
-        options["archive.cores"] = str(config.engine.cores)
+    if config.spec.commit_group:
+        options["commitGroup"] = config.spec.commit_group
+    if config.spec.engine.cores:
+        options["archive.cores"] = str(config.spec.engine.cores)
     return ArchiveParameters(
         place.destination,
         place.format,
@@ -85,8 +87,8 @@ def run_settings(config: ArchiveConfig) -> ArchiveParameters:
         options=options,
         checkpoint=config.here.checkpoint or checkpoint_beside(place.destination),
         is_continuous=config.is_continuous,
-        trigger_ms=int(config.trigger),
-        cores=config.engine.cores or None,
+        trigger_ms=int(config.spec.trigger),
+        cores=config.spec.engine.cores or None,
         spark_conf=spark_conf(config),
     )
 

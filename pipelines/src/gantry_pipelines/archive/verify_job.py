@@ -9,15 +9,16 @@ from gantry_pipelines.archive.exits import at_work
 from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.settings import place_settings
 from gantry_pipelines.archive.verification import verify
-from gantry_pipelines.config import ArchiveConfig
+from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.job import EXIT_DONE, EXIT_FAILED, Job, Outcome
 from gantry_pipelines.reporting import Reporter
+from gantry_spec.pipelines.kinds import ArchiveSpec
 
 FINDINGS_SHOWN_MAX: Final = 50
 
 
 @final
-class VerifyConfig(ArchiveConfig, frozen=True):
+class VerifySpec(ArchiveSpec, frozen=True):
     """A `TopicArchive`, and how closely to look."""
 
     deep: bool = False
@@ -34,16 +35,15 @@ class VerifyParameters:
 
 
 @final
-class VerifyJob(Job[VerifyConfig, VerifyParameters]):
+class VerifyJob(Job[VerifySpec, VerifyParameters]):
     """Proves that an archive has no gap. `--set deep=true` reads all of it."""
 
     name = "verify"
-    kind = "TopicArchive"
-    config_type = VerifyConfig
+    spec_type = VerifySpec
 
-    def parse(self, config: VerifyConfig) -> VerifyParameters:
+    def parse(self, config: PipelineConfig[VerifySpec]) -> VerifyParameters:
         """What the run needs."""
-        return VerifyParameters(place_settings(config).destination, config.deep)
+        return VerifyParameters(place_settings(config).destination, config.spec.deep)
 
     def run(self, settings: VerifyParameters, reporter: Reporter) -> Outcome:
         """Look, and say what was found."""

@@ -26,12 +26,13 @@ from gantry_pipelines.audit.model import Check
 from gantry_pipelines.audit.result import AuditResult
 from gantry_pipelines.audit.running import RunTasks, audit
 from gantry_pipelines.audit.settings import AuditSettings, SidecarAccess
-from gantry_pipelines.config import AuditCheck, AuditConfig
-from gantry_pipelines.config_reading import ConfigError
+from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.connecting import read_settings, token_for
 from gantry_pipelines.engine import spark_conf
-from gantry_pipelines.errors import JobError
+from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Job, Outcome
+from gantry_spec.pipelines.kinds import AuditSpec
+from gantry_spec.pipelines.parts import AuditCheck
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.errors import RocketMQSourceError
 from pyspark_rocketmq.model import ReadFrom, Replica, TransportKind
@@ -65,28 +66,27 @@ class AuditOrder:
 
 
 @final
-class AuditJob(Job[AuditConfig, AuditOrder]):
+class AuditJob(Job[AuditSpec, AuditOrder]):
     """See the module."""
 
     name = "audit"
-    kind = "LogAudit"
-    config_type = AuditConfig
+    spec_type = AuditSpec
 
     def __init__(self, run_tasks: Callable[[AuditOrder, Reporter], RunTasks] | None = None) -> None:
         self._run_tasks = run_tasks if run_tasks is not None else _spark_tasks
 
-    def parse(self, config: AuditConfig) -> AuditOrder:
+    def parse(self, config: PipelineConfig[AuditSpec]) -> AuditOrder:
         """Reads the files of tokens and credentials, and asks nobody. Raises ``ConfigError``."""
-        if AuditCheck.ARCHIVE in config.checks and not config.here.archive:
+        if AuditCheck.ARCHIVE in config.spec.checks and not config.here.archive:
             raise ConfigError(["here.archive: the check `archive` needs the folder of the archive"])
         reading = replace(
             read_settings(config), transport=TransportKind.AUTO, read_from=ReadFrom.SLAVE_FIRST,
             replica_lag_bytes_max=1 << 62,
         )  # fmt: skip
         return AuditOrder(
-            reading, frozenset(CHECKS[one] for one in config.checks), max(int(config.chunk), 1 << 16),
-            config.findings_max, config.here.destination, config.here.archive, tuple(config.here.token_files.items()),
-            config.engine.cores, tuple(spark_conf(config).items()),
+            reading, frozenset(CHECKS[one] for one in config.spec.checks), max(int(config.spec.chunk), 1 << 16),
+            config.spec.findings_max, config.here.destination, config.here.archive,
+            tuple(config.here.token_files.items()), config.spec.engine.cores, tuple(spark_conf(config).items()),
         )  # fmt: skip
 
     def run(self, settings: AuditOrder, reporter: Reporter) -> Outcome:

@@ -16,17 +16,18 @@ import msgspec
 
 from gantry_client import ClientError
 from gantry_client.sync import Admin
-from gantry_pipelines.config import Address, GroupName, Part, PipelineConfig
-from gantry_pipelines.config_reading import ConfigError
+from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.connecting import read_settings, reader_options, selected
 from gantry_pipelines.engine import spark_conf
-from gantry_pipelines.errors import JobError
+from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import EXIT_DONE, EXIT_FAILED, EXIT_UNKNOWN, Job, Outcome
 from gantry_pipelines.migrate_check import comparing
 from gantry_pipelines.migrate_check.comparing import CheckResult
 from gantry_pipelines.migrate_check.facts import ClusterFacts, Match, Pair, ask, match
+from gantry_spec.manifest.parts import Address, Part
+from gantry_spec.pipelines.parts import GroupName, PipelineSpec, Transport
 from pyspark_rocketmq.catalog import Catalog
-from pyspark_rocketmq.model import QueueId, TransportKind
+from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.settings import ReadSettings
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Source(Part, frozen=True):
     """With `accessKey` and `secretKey`, as RocketMQ's `tools.yml`."""
 
 
-class MigrateCheckConfig(PipelineConfig, frozen=True):
+class MigrateCheckSpec(PipelineSpec, frozen=True):
     """What the check is told."""
 
     source: Source = Source()
@@ -58,7 +59,7 @@ class MigrateCheckConfig(PipelineConfig, frozen=True):
 class CheckOrder:
     """What one run is told."""
 
-    config: MigrateCheckConfig
+    config: PipelineConfig[MigrateCheckSpec]
     theirs: ReadSettings
     ours: ReadSettings
     their_options: tuple[tuple[str, str], ...]
@@ -66,25 +67,24 @@ class CheckOrder:
 
 
 @final
-class MigrateCheckJob(Job[MigrateCheckConfig, CheckOrder]):
+class MigrateCheckJob(Job[MigrateCheckSpec, CheckOrder]):
     """See the module. `session` is for tests."""
 
     name = "migrate-check"
-    kind = "LogAudit"
-    config_type = MigrateCheckConfig
+    spec_type = MigrateCheckSpec
 
-    def __init__(self, session: Callable[[MigrateCheckConfig], SparkSession] | None = None) -> None:
+    def __init__(self, session: Callable[[PipelineConfig[MigrateCheckSpec]], SparkSession] | None = None) -> None:
         self._session = session if session is not None else _session
 
-    def parse(self, config: MigrateCheckConfig) -> CheckOrder:
+    def parse(self, config: PipelineConfig[MigrateCheckSpec]) -> CheckOrder:
         """Raises ``ConfigError``."""
-        if not config.source.name_servers:
+        if not config.spec.source.name_servers:
             raise ConfigError(["source.nameServers: name those of the cluster that is left"])
         here = msgspec.structs.replace(
-            config.here, name_servers=config.source.name_servers, sidecars=[], directories={},
-            access_file=config.source.access_file, ca_file="", certificate_file="", key_file="", token_files={},
+            config.here, name_servers=config.spec.source.name_servers, sidecars=[], directories={},
+            access_file=config.spec.source.access_file, ca_file="", certificate_file="", key_file="", token_files={},
         )  # fmt: skip
-        theirs = msgspec.structs.replace(config, here=here, transport=TransportKind.PULL)
+        theirs = PipelineConfig(msgspec.structs.replace(config.spec, transport=Transport.PULL), here)
         return CheckOrder(
             config, read_settings(theirs), read_settings(config), tuple(reader_options(theirs).items()),
             tuple(reader_options(config).items()),
@@ -95,17 +95,17 @@ class MigrateCheckJob(Job[MigrateCheckConfig, CheckOrder]):
         config = settings.config
         with Catalog(settings.theirs) as theirs, Catalog(settings.ours) as ours:
             reporter.say("asking both clusters")
-            topics = selected(theirs.topics(), config.topics)
-            groups = config.consumer_groups or _groups(settings.theirs)
+            topics = selected(theirs.topics(), config.spec.topics)
+            groups = config.spec.consumer_groups or _groups(settings.theirs)
             left = ask(theirs, topics, groups)
-            known = set(selected(ours.topics(), config.topics))
+            known = set(selected(ours.topics(), config.spec.topics))
             right = ask(ours, known, groups)
         both = sorted(left.topics.keys() & right.topics.keys())
         matches = [match(topic, left, right) for topic in both]
-        found = [*comparing.of_topics(left, right, is_over=config.is_over)]
+        found = [*comparing.of_topics(left, right, is_over=config.spec.is_over)]
         for one in matches:
-            found += comparing.of_match(one, left, right, is_over=config.is_over)
-        found += comparing.of_groups(matches, left, right, is_over=config.is_over)
+            found += comparing.of_match(one, left, right, is_over=config.spec.is_over)
+        found += comparing.of_groups(matches, left, right, is_over=config.spec.is_over)
         reporter.say("comparing contents", topics=len(both))
         messages, rows = self._contents(settings, matches, left, right)
         found += comparing.of_content(rows)
@@ -178,7 +178,7 @@ def _groups(settings: ReadSettings) -> list[str]:
     return sorted(name for name in found if not name.startswith(("CID_", "TOOLS_", "FILTERSRV_", "SELF_TEST_")))
 
 
-def _outcome(result: CheckResult, config: MigrateCheckConfig, reporter: Reporter) -> Outcome:
+def _outcome(result: CheckResult, config: PipelineConfig[MigrateCheckSpec], reporter: Reporter) -> Outcome:
     text = result.text()
     for line in text.splitlines():
         reporter.say(line)
@@ -197,7 +197,7 @@ def _outcome(result: CheckResult, config: MigrateCheckConfig, reporter: Reporter
     )  # fmt: skip
 
 
-def _session(config: MigrateCheckConfig) -> SparkSession:
+def _session(config: PipelineConfig[MigrateCheckSpec]) -> SparkSession:
     from gantry_pipelines.session import spark_session
 
-    return spark_session("gantry-migrate-check", cores=config.engine.cores or None, conf=spark_conf(config))
+    return spark_session("gantry-migrate-check", cores=config.spec.engine.cores or None, conf=spark_conf(config))
