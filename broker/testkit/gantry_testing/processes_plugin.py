@@ -40,7 +40,11 @@ ALONE: Final = ("broker/tests/crash/", "broker/tests/faults/", "broker/tests/rep
 SPARK: Final = ("pipelines/tests/test_spark_",)
 """Files that share a Spark."""
 
-API: Final = tuple(f"operator/tests/test_{name}_api_server" for name in ("crd", "edit", "pipelines"))
+API: Final = (
+    "operator/tests/objects/test_crd_api_server",
+    "operator/tests/reconcile/test_edit_api_server",
+    "operator/tests/reconcile/test_pipelines_api_server",
+)
 """Files that share an API server."""
 
 ORDER: Final = pytest.StashKey[str]()
@@ -57,17 +61,17 @@ LONG: Final = (
     *API,
     "broker/tests/fuzz/",
     "e2e/tests/",
-    "broker/tests/test_client_against_",
+    "broker/tests/client/test_client_against_",
     "broker/tests/simulation/",
-    "broker/tests/test_cli_local_",
-    "operator/tests/test_console_",
-    "operator/tests/test_admin_",
-    "operator/tests/test_edit_",
-    "operator/tests/test_kubectl_",
-    "operator/tests/test_operator_",
-    "operator/tests/test_pod_",
-    "broker/tests/test_cli_",
-    "broker/tests/test_bench_",
+    "operator/tests/cli/test_cli_local_",
+    "operator/tests/admin/test_console_",
+    "operator/tests/admin/",
+    "operator/tests/reconcile/test_edit_",
+    "operator/tests/cli/test_kubectl_",
+    "operator/tests/reconcile/test_operator_",
+    "operator/tests/cli/test_pod_",
+    "operator/tests/cli/",
+    "broker/tests/bench/",
 )
 """How the files begin that take long for the number of their tests, the longest first."""
 

@@ -112,7 +112,10 @@ def test_a_local_group_works_from_there(clone: Path) -> None:
 def test_tests_run_there(clone: Path) -> None:
     """Tests that create sockets, start programs and handle paths pass there."""
     files = [
-        f"broker/tests/test_{name}.py" for name in ("control_socket", "cli_exit_codes", "house_scripts", "pod_broker")
+        "broker/tests/server/test_control_socket.py",
+        "broker/tests/house/test_house_scripts.py",
+        "operator/tests/cli/test_cli_exit_codes.py",
+        "operator/tests/cli/test_pod_broker.py",
     ]
     done = subprocess.run(
         [str(clone / "scripts/run_tests"), "-q", *files],

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gantry_testing.processes_plugin import LONG, TOGETHER
+from gantry_testing.tree import ROOT
+
 pytest_plugins = ["pytester"]
 
 LINK_UID = f"link-{os.getpid()}"
@@ -134,3 +137,12 @@ def test_a_directory_of_another_user_is_refused_for_temporary_files(
     result.stderr.fnmatch_lines(
         [f"*{link} is not a directory that you own; remove it, or set TMPDIR to a shorter path"]
     )
+
+
+def test_each_rule_about_files_is_about_files_that_exist() -> None:
+    """A rule whose files have moved would silently give an API server to each process, and start what is long last."""
+    known = [str(path.relative_to(ROOT)) for folder in ("broker", "operator", "pipelines", "e2e")
+             for path in (ROOT / folder).rglob("test_*.py")]  # fmt: skip
+    starts = [*LONG, *(start for group in TOGETHER.values() for start in group)]
+
+    assert [start for start in starts if not any(path.startswith(start) for path in known)] == []
