@@ -4,8 +4,7 @@ One object per concern, so that each stays small: `admin.topics`, `admin.groups`
 `admin.messages`, `admin.replicas`.
 """
 
-from types import TracebackType
-from typing import Self, final
+from typing import final
 
 from gantry_client.admin_brokers import Brokers
 from gantry_client.admin_groups import Groups
@@ -13,6 +12,7 @@ from gantry_client.admin_members import Members
 from gantry_client.admin_messages import Messages
 from gantry_client.admin_replicas import Replicas
 from gantry_client.admin_topics import Topics
+from gantry_client.client import Client
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, NameServerAddresses
 
@@ -20,34 +20,14 @@ __all__ = ["Admin", "Brokers", "Groups", "Members", "Messages", "Replicas", "Top
 
 
 @final
-class Admin:
+class Admin(Client):
     """Administers a cluster. Use it inside `async with`; it belongs to the event loop that starts it."""
 
     def __init__(self, name_servers: NameServerAddresses, *, client_settings: ClientSettings | None = None) -> None:
-        self._session = Session(name_servers, client_settings)
+        super().__init__(Session(name_servers, client_settings))
         self.brokers = Brokers(self._session)
         self.topics = Topics(self._session, self.brokers)
         self.groups = Groups(self._session, self.brokers)
         self.members = Members(self._session, self.brokers)
         self.messages = Messages(self._session)
         self.replicas = Replicas(self._session)
-
-    def __repr__(self) -> str:
-        return f"<Admin {self._session.client_id}>"
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Open for questions."""
-        await self._session.start()
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._session.close()

@@ -49,16 +49,22 @@ RETRY_FIRST_MS: Final = 250
 class GroupMember:
     """A member from `start` to `close`. Belongs to one event loop."""
 
-    def __init__(self, session: Session, role: MemberRole, settings: ConsumerSettings, deliver: Deliver) -> None:
+    def __init__(
+        self,
+        session: Session,
+        role: MemberRole,
+        settings: ConsumerSettings,
+        subscriptions: dict[str, Subscription],
+        deliver: Deliver,
+        calls: HandlerCalls | None,
+    ) -> None:
+        """``calls`` are those of the application's handler, where messages are pushed at one."""
         self.role = role
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions = subscriptions
         self.readers: dict[MessageQueue, QueueReader] = {}
         self.locks = QueueLocks(session, role.group)
-        self.rates = ConsumeRates(time.monotonic)
-        self.calls: HandlerCalls | None = None
-        """The application's handler, where messages are pushed at one."""
-
-        self.settings = settings
+        self.calls = calls
+        self.rates = calls.rates if calls is not None else ConsumeRates(time.monotonic)
         self._session = session
         self.settings = settings
         self._deliver = deliver
@@ -210,9 +216,8 @@ class GroupMember:
         rates = self.rates.of(queue.topic)
         reader = QueueReader(
             self._session, self._fetcher, request, limits=limits, deliver=self._deliver, rates=rates,
-            damaged_attempts_max=self.settings.damaged_attempts_max,
+            damaged_attempts_max=self.settings.damaged_attempts_max, committed=committed,
         )  # fmt: skip
-        reader.committed = committed
         self.readers[queue] = reader
         self._reading[queue] = self._tasks.start(reader.run(), f"read-{queue.topic}-{queue.queue_id}")
 
@@ -260,8 +265,8 @@ class GroupMember:
         for queue, (reader, backlog, offset) in moved.items():
             if queue in failed:
                 log.warning("an offset is not committed", extra={"queue": repr(queue), "reason": str(failed[queue])})
-            elif reader.backlog is backlog:  # otherwise it was moved meanwhile, and has to say where it is now
-                reader.committed = offset
+            else:
+                reader.record_commit(backlog, offset)
 
     def _offset_store(self) -> OffsetStore:
         if self.settings.model is MessageModel.CLUSTERING:

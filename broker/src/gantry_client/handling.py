@@ -93,17 +93,17 @@ class Outcome:
 class HandlerCalls:
     """Calls the application's handler for one message, and keeps count of how that goes."""
 
-    def __init__(self, handler: Handler, timeout_ms: int, rates: ConsumeRates) -> None:
+    def __init__(self, handler: Handler, timeout_ms: int) -> None:
+        self.rates = ConsumeRates(time.monotonic)
         self._handler = handler
         self._timeout_ms = timeout_ms
-        self._rates = rates
 
     async def call(self, message: ReceivedMessage) -> RetryLater | None:
         """None when the handler consumed ``message``, otherwise when to deliver it again."""
         began_at = time.monotonic()
         outcome = await self.outcome(message)
         took_ms = (time.monotonic() - began_at) * 1000
-        self._rates.of(message.queue.topic).handled(took_ms, is_consumed=outcome.later is None)
+        self.rates.of(message.queue.topic).handled(took_ms, is_consumed=outcome.later is None)
         return outcome.later
 
     async def outcome(self, message: ReceivedMessage) -> Outcome:

@@ -11,27 +11,27 @@ gets it again. There are no retry topics here; an application that cannot consum
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
-from typing import Self, final
+from typing import final
 
 from gantry_client.backlog import Backlog
+from gantry_client.client import MemberClient
 from gantry_client.clock import Deadline
-from gantry_client.errors import InvalidMessage
-from gantry_client.group_member import GroupMember
 from gantry_client.member_role import MemberRole
 from gantry_client.messages import ReceivedMessage
-from gantry_client.outgoing import check_group
-from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, ConsumerSettings, NameServerAddresses
-from gantry_client.subscriptions import Topics, Wanted, make_subscription, make_subscriptions
+from gantry_client.subscriptions import Topics
 from gantry_wire.commands.clients import MessageQueue
 
 POLL_FOREVER_MS = 3_600_000
 
 
 @final
-class PollConsumer:
-    """Gives messages on request. Use it inside `async with`; it belongs to the event loop that starts it."""
+class PollConsumer(MemberClient):
+    """Gives messages on request. Use it inside `async with`; it belongs to the event loop that starts it.
+
+    Closing it commits what is consumed and leaves the group. What the last poll gave is not consumed, unless `commit`
+    said so.
+    """
 
     def __init__(
         self,
@@ -42,16 +42,8 @@ class PollConsumer:
         settings: ConsumerSettings | None = None,
         client_settings: ClientSettings | None = None,
     ) -> None:
-        check_group(group)
-        self.group = group
-        self.settings = settings or ConsumerSettings()
-        self._session = Session(name_servers, client_settings)
-        self._member = GroupMember(
-            self._session, MemberRole(group=group, is_passive=False), self.settings, self._deliver
-        )
-        self._member.subscriptions |= make_subscriptions(topics)
-        if not self._member.subscriptions:
-            raise InvalidMessage("a poll consumer needs a topic")
+        role = MemberRole(group=group, is_passive=False)
+        super().__init__(name_servers, role, topics, settings or ConsumerSettings(), client_settings)
         self._ready: deque[tuple[Backlog, ReceivedMessage]] = deque()
         self._arrived = asyncio.Event()
         self._given: list[tuple[Backlog, ReceivedMessage]] = []
@@ -60,39 +52,10 @@ class PollConsumer:
     def __repr__(self) -> str:
         return f"<PollConsumer {self.group} ready={len(self._ready)} {self._member!r}>"
 
-    @property
-    def queues(self) -> frozenset[MessageQueue]:
-        """The queues that are read here now."""
-        return frozenset(self._member.readers)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Join the group. Returns before the first message. Raises BrokerRefused for a filter that a broker refuses."""
-        await self._session.start()
-        try:
-            await self._member.start()
-        except BaseException:
-            await self.close()
-            raise
-
-    async def close(self) -> None:
-        """Leave the group, committing what is consumed. What the last poll gave is not, unless `commit` said so."""
+    async def _leave(self) -> None:
+        """Commit what is consumed."""
         self._forget_given()
-        await self._member.close()
-        await self._session.close()
-
-    async def subscribe(self, topic: str, tags: Wanted = "*") -> None:
-        """Want one more topic, or other tags of it; `tags` may also be an `Sql`, which a broker may refuse."""
-        self._session.require_open()
-        await self._member.subscribe(make_subscription(topic, tags))
+        await super()._leave()
 
     async def poll(self, messages_max: int = 32, *, timeout_ms: int = 1000) -> list[ReceivedMessage]:
         """Up to `messages_max` messages, as soon as there are any; none when `timeout_ms` passes before.

@@ -10,18 +10,16 @@ connection messages reach the broker in the order of the calls.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Final, Self, final
+from typing import Final, final
 
+from gantry_client.client import ProducerClient
 from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import BadReply, InvalidMessage
 from gantry_client.messages import Message, ReceivedMessage, SendReceipt
-from gantry_client.outgoing import check_batch, check_group, packed_batch, prepare, prepare_batch, prepare_entry
+from gantry_client.outgoing import check_batch, packed_batch, prepare, prepare_batch, prepare_entry
 from gantry_client.replies import Replier, Reply, Requests
 from gantry_client.selection import queue_for_key
-from gantry_client.sender import Sender
 from gantry_client.sending_again import message_again
-from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
 from gantry_wire.batch import ENTRY_BYTES_MIN, BatchEntry
 from gantry_wire.commands.clients import MessageQueue
@@ -33,7 +31,7 @@ DEFAULT_GROUP: Final = "GANTRY_PRODUCER"
 
 
 @final
-class Producer:
+class Producer(ProducerClient):
     """Sends messages. Use it inside `async with`; it belongs to the event loop that starts it."""
 
     def __init__(
@@ -44,50 +42,17 @@ class Producer:
         settings: ProducerSettings | None = None,
         client_settings: ClientSettings | None = None,
     ) -> None:
-        check_group(group)
-        self.group = group
-        self.settings = settings or ProducerSettings()
-        self._session = Session(name_servers, client_settings, default_topic_queues=self.settings.default_topic_queues)
-        self._session.enter_producer_group(group)
-        self._sender = Sender(self._session, group, self.settings)
+        super().__init__(name_servers, group, settings, client_settings)
         self._requests = Requests(self._session)
         self._replier = Replier(self._session, group, self.settings)
-
-    def __repr__(self) -> str:
-        return f"<Producer {self.group} outstanding={self.outstanding}>"
 
     @property
     def outstanding(self) -> int:
         """Sends that have no answer yet."""
         return self._sender.outstanding
 
-    @property
-    def client_id(self) -> str:
-        """How brokers know this producer."""
-        return self._session.client_id
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Open for sends."""
-        await self._session.start()
-
-    async def close(self) -> None:
-        """Say goodbye to the brokers and close the connections. Sends and requests under way fail."""
+    async def _leave(self) -> None:
         self._requests.close()
-        await self._session.close()
-
-    async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues that messages of `topic` go to now."""
-        self._session.require_open()
-        return (await self._session.routes.for_sending(topic)).write_queues
 
     async def send(
         self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
@@ -166,11 +131,6 @@ class Producer:
         self._session.require_open()
         outgoing = packed_batch(topic, entries, self.settings)
         return await self._sender.send(outgoing, queue, Deadline(timeout_ms or self.settings.send_timeout_ms))
-
-    async def refresh(self, topic: str) -> None:
-        """Ask again where `topic` is: a broker that was promoted is found at once. Raises RequestFailed."""
-        self._session.require_open()
-        await self._session.routes.refresh(topic)
 
     async def request(
         self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None

@@ -5,9 +5,9 @@ data pipelines need. Applications that just want every message once handled use 
 """
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self, final
+from typing import final
 
+from gantry_client.client import Client
 from gantry_client.errors import InvalidMessage, NoRoute
 from gantry_client.fetching import Fetcher, FetchRequest, FetchResult
 from gantry_client.outgoing import check_group
@@ -19,7 +19,7 @@ from gantry_wire.commands.clients import MessageQueue
 
 
 @final
-class PullConsumer:
+class PullConsumer(Client):
     """Reads queues by offset for one group. Use it inside `async with`; it belongs to the event loop that starts it."""
 
     def __init__(
@@ -33,29 +33,12 @@ class PullConsumer:
         check_group(group)
         self.group = group
         self.settings = settings or ConsumerSettings()
-        self._session = Session(name_servers, client_settings)
+        super().__init__(Session(name_servers, client_settings))
         self._fetcher = Fetcher(self._session)
         self._queue_calls = QueueCalls(self._session)
 
     def __repr__(self) -> str:
         return f"<PullConsumer {self.group}>"
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Open for questions."""
-        await self._session.start()
-
-    async def close(self) -> None:
-        """Close the connections. Nothing is committed by itself."""
-        await self._session.close()
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The queues of `topic` that can be read now. Raises NoRoute."""

@@ -49,11 +49,15 @@ class QueueReader:
         deliver: Deliver,
         rates: TopicRates,
         damaged_attempts_max: int | None,
+        committed: int | None,
     ) -> None:
-        """``damaged_attempts_max`` None waits for a damaged message for as long as it is damaged."""
+        """``damaged_attempts_max`` None waits for a damaged message for as long as it is damaged.
+
+        ``committed`` is what the offset store holds, None if nothing.
+        """
         self.queue = request.queue
         self.backlog = Backlog(request.offset)
-        self.committed: int | None = None
+        self.committed = committed
         """What the offset store holds, as far as we know."""
 
         self.pulled_at_ms = wall_ms()
@@ -96,6 +100,11 @@ class QueueReader:
                 pause_ms = PAUSE_FIRST_MS
                 if backlog is self.backlog:
                     self._take(result)
+
+    def record_commit(self, backlog: Backlog, offset: int) -> None:
+        """Note that the offset store took ``offset`` of ``backlog``; a reader that was moved has to commit again."""
+        if backlog is self.backlog:
+            self.committed = offset
 
     def seek(self, offset: int) -> None:
         """Go on at `offset`; what is in hand is dropped, and whatever the offset store holds is to be written again."""

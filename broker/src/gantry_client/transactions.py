@@ -11,19 +11,17 @@ its deadline, also at a promoted slave, since ending a transaction twice in the 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from types import TracebackType
-from typing import Final, Self, final
+from typing import Final, final
 
+from gantry_client.client import ProducerClient
 from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import BrokerRefused, ClientError, InvalidMessage, NoRoute, RequestFailed
 from gantry_client.messages import Message, ReceivedMessage, SendReceipt, received
-from gantry_client.outgoing import check_group, prepare
-from gantry_client.sender import Sender
-from gantry_client.session import Session
+from gantry_client.outgoing import prepare
 from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
 from gantry_wire import properties as names
 from gantry_wire.codes import RequestCode, ResponseCode
@@ -87,8 +85,11 @@ class HalfMessage:
 
 
 @final
-class TransactionProducer:
-    """Sends messages in transactions. Use it inside `async with`; it belongs to the event loop that starts it."""
+class TransactionProducer(ProducerClient):
+    """Sends messages in transactions. Use it inside `async with`; it belongs to the event loop that starts it.
+
+    What is open when it is closed stays open.
+    """
 
     def __init__(
         self,
@@ -106,39 +107,15 @@ class TransactionProducer:
         With ``is_asked`` False no broker hears of this producer: none asks it, or counts questions, and what is open
         stays open for as long as the broker keeps messages, unless another producer of the group is there.
         """
-        check_group(group)
-        self.group = group
+        super().__init__(name_servers, group, settings, client_settings, is_announced=is_asked)
         self._is_asked: Final = is_asked
         self._topics: Final = (*topics, AUTO_CREATE_TOPIC)
-        self.settings = settings or ProducerSettings()
         self._check = check
-        self._session = Session(name_servers, client_settings, default_topic_queues=self.settings.default_topic_queues)
-        if is_asked:
-            self._session.enter_producer_group(group)
         self._session.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._asked)
-        self._sender = Sender(self._session, group, self.settings)
 
-    def __repr__(self) -> str:
-        return f"<TransactionProducer {self.group} outstanding={self._sender.outstanding}>"
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Open for transactions, and for questions about older ones of the group."""
-        await self._session.start()
+    async def _join(self) -> None:
         if self._is_asked:
             self._session.tasks.start(self._introduce(), "transaction-introduction")
-
-    async def close(self) -> None:
-        """Say goodbye to the brokers and close the connections. What is open stays open."""
-        await self._session.close()
 
     async def ends_once(self, topic: str) -> dict[str, bool]:
         """Whether each master of `topic` stores a message once, however often its transaction is committed.
@@ -155,16 +132,6 @@ class TransactionProducer:
             reply = await self._session.calls.demand(route.demand_master(name), RequestCode.HEART_BEAT, body=beat)
             found[name] = reply.ext.get(ENDS_ONCE) == "true"
         return found
-
-    async def refresh(self, topic: str) -> None:
-        """Ask again where `topic` is: a broker that was promoted is found at once. Raises RequestFailed."""
-        self._session.require_open()
-        await self._session.routes.refresh(topic)
-
-    async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues that messages of `topic` go to now."""
-        self._session.require_open()
-        return (await self._session.routes.for_sending(topic)).write_queues
 
     async def begin(
         self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
