@@ -11,15 +11,17 @@ Who consumes the messages is none of this module's business: it hands them to `d
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
-from gantry_client.assignment import Assigner
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import BacklogLimits
+from gantry_client.calls import document_of
 from gantry_client.consume_rates import ConsumeRates
-from gantry_client.errors import BrokerRefused, ClientError
+from gantry_client.documents import ConsumerIds
+from gantry_client.errors import BrokerRefused, ClientError, Unavailable
 from gantry_client.fetching import Fetcher, FetchRequest
 from gantry_client.handling import HandlerCalls
 from gantry_client.member_questions import MemberQuestions
@@ -28,21 +30,83 @@ from gantry_client.offset_store import BrokerOffsets, FileOffsets, OffsetStore
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.queue_locks import QueueLocks
 from gantry_client.queue_reader import Deliver, QueueReader
-from gantry_client.routes import MASTER_ID
+from gantry_client.routes import MASTER_ID, Route
 from gantry_client.session import Session
-from gantry_client.settings import ConsumerSettings, MessageModel
-from gantry_client.start_offset import start_offset
+from gantry_client.settings import ConsumerSettings, MessageModel, StartFrom
 from gantry_client.subscriptions import Subscription
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import CheckClientConfig, ConsumerData, ConsumerGroup, MessageQueue
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.filters import TagFilter
+from gantry_wire.names import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS: Final = 250
 """How soon an incomplete division is tried again; doubles up to the rebalance interval."""
+
+
+@final
+@dataclass(slots=True)
+class Assignment:
+    """The queues that one member should read, as far as that is known.
+
+    An answer may be incomplete: a topic that nobody has created yet, a broker that does not answer, a broker that does
+    not know us yet. Then what is known is acted upon, what is unknown stays as it is, and the question is asked again
+    soon.
+    """
+
+    queues: set[MessageQueue] = field(default_factory=set)
+    unknown_topics: set[str] = field(default_factory=set)
+    """Topics whose division could not be found out; queues of theirs are neither taken nor given up."""
+
+
+@final
+class Assigner:
+    """Works out assignments for one member. Belongs to one event loop."""
+
+    def __init__(self, session: Session, group: str, model: MessageModel) -> None:
+        self._session = session
+        self._group = group
+        self._model = model
+
+    async def assign(self, topics: Iterable[str]) -> Assignment:
+        """What this member should read of `topics` now."""
+        assignment = Assignment()
+        for topic in topics:
+            try:
+                assignment.queues.update(await self._share(topic))
+            except ClientError as error:
+                log.info("a topic is not divided", extra={"topic": topic, "reason": str(error)})
+                assignment.unknown_topics.add(topic)
+        return assignment
+
+    async def _share(self, topic: str) -> Sequence[MessageQueue]:
+        route = await self._session.routes.get(topic)
+        if self._model is MessageModel.BROADCASTING:
+            return route.read_queues
+        client_ids = await self._members(route)
+        if self._session.client_id not in client_ids:
+            await self._session.heartbeat_all()
+            raise Unavailable("the broker does not count us among its consumers yet")
+        return allocate_averagely(route.read_queues, client_ids, self._session.client_id)
+
+    async def _members(self, route: Route) -> list[str]:
+        """Who is in the group, by the first broker of the topic that answers."""
+        question = ConsumerGroup(consumer_group=self._group)
+        failures: list[str] = []
+        for broker_name in route.brokers:
+            address = route.read_address(broker_name)
+            if address is None:
+                continue
+            try:
+                reply = await self._session.calls.demand(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, question)
+                return document_of(reply, ConsumerIds, address).consumer_id_list
+            except ClientError as error:
+                failures.append(str(error))
+        await self._session.heartbeat_all()
+        raise Unavailable(f"no broker says who is in the group: {'; '.join(failures)}")
 
 
 @final
@@ -283,3 +347,52 @@ class GroupMember:
             consume_from_where=self.settings.start_from.value,
             subscription_data_set=[subscription.data() for subscription in self.subscriptions.values()],
         )
+
+
+async def start_offset(
+    queue: MessageQueue, store: OffsetStore, queue_calls: QueueCalls, settings: ConsumerSettings
+) -> tuple[int, int | None]:
+    """(where to begin, what is committed): at the committed offset, or by rule when there is none.
+
+    Retry topics begin at their first message, whatever the rule: what lies there failed in this very group. Raises a
+    ClientError when it cannot be found out.
+    """
+    committed = await store.read(queue)
+    if committed is not None and committed >= 0:
+        return committed, committed
+    if queue.topic.startswith(RETRY_PREFIX) or settings.start_from is StartFrom.FIRST:
+        return await queue_calls.min_offset(queue), None
+    if settings.start_from is StartFrom.TIMESTAMP:
+        return await queue_calls.offset_at(queue, settings.start_timestamp_ms), None
+    return await queue_calls.max_offset(queue), None
+
+
+def allocate_averagely(
+    queues: Iterable[MessageQueue], client_ids: Iterable[str], client_id: str
+) -> Sequence[MessageQueue]:
+    """The queues of `client_id`: a run of neighbours in the sorted list. None for one that is not among the ids.
+
+    Every member computes this alone from the same two lists, so all must compute the same: the order of queues and of
+    client ids and the way of dividing are those of RocketMQ's default strategy, and Java members of a group agree with
+    us.
+
+        5 queues, 2 members:   [ 0 1 2 | 3 4 ]         the first ones get one more
+        2 queues, 3 members:   [ 0 | 1 | - ]           the last ones get none
+    """
+    ordered = sorted(set(queues), key=_java_order)
+    ids = sorted(set(client_ids), key=_utf16)
+    if client_id not in ids:
+        return []
+    share, extra = divmod(len(ordered), len(ids))
+    index = ids.index(client_id)
+    start = index * share + min(index, extra)
+    return ordered[start : start + share + (1 if index < extra else 0)]
+
+
+def _java_order(queue: MessageQueue) -> tuple[bytes, bytes, int]:
+    return _utf16(queue.topic), _utf16(queue.broker_name), queue.queue_id
+
+
+def _utf16(text: str) -> bytes:
+    """Java compares texts by UTF-16 units."""
+    return text.encode("utf-16-be", "surrogatepass")

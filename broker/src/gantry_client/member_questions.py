@@ -9,8 +9,13 @@ A message that is handed over with 309 counts for nothing: no offset moves, and 
 A member that asks for its messages (``PollConsumer``) cannot be handed one, and says so.
 """
 
+import asyncio
+import io
 import logging
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Awaitable, Mapping
 from typing import Final, Protocol, final
 
@@ -23,7 +28,6 @@ from gantry_client.queue_locks import QueueLocks
 from gantry_client.queue_reader import QueueReader
 from gantry_client.session import Session
 from gantry_client.settings import ConsumerSettings
-from gantry_client.stacks import all_stacks
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import ConsumerData, MessageQueue
@@ -48,6 +52,12 @@ log = logging.getLogger(__name__)
 MIB: Final = 1024 * 1024
 VERSION_NAME: Final = "V5_3_3"
 """What tools show of us beside the version that every request of ours carries."""
+
+TASKS_MAX: Final = 500
+"""Tasks in one dump of stacks."""
+
+FRAMES_MAX: Final = 50
+"""Frames of one stack, the innermost ones."""
 
 
 class Asked(Protocol):
@@ -228,3 +238,26 @@ class MemberQuestions:
         return command.reply(
             ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group[:300]}> not exist in this consumer"
         )
+
+
+def all_stacks() -> str:
+    """One paragraph for each thread and each task of the running loop.
+
+    A Java client answers with a dump of its threads; here most of what waits is a task and no thread.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = [
+        f"thread {names.get(ident, '?')} {ident}\n{''.join(traceback.format_stack(frame)[-FRAMES_MAX:])}"
+        for ident, frame in sys._current_frames().items()
+    ]
+    tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
+    parts += [_task_text(task) for task in tasks[:TASKS_MAX]]
+    if len(tasks) > TASKS_MAX:
+        parts.append(f"and {len(tasks) - TASKS_MAX} tasks more\n")
+    return "\n".join(parts)
+
+
+def _task_text(task: asyncio.Task[object]) -> str:
+    out = io.StringIO()
+    task.print_stack(limit=FRAMES_MAX, file=out)
+    return f"task {task.get_name()}\n{out.getvalue()}"

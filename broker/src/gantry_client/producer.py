@@ -15,12 +15,12 @@ from typing import Final, final
 from gantry_client.client import ProducerClient
 from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import BadReply, InvalidMessage
-from gantry_client.messages import Message, ReceivedMessage, SendReceipt
+from gantry_client.messages import SHARDING_KEY, Message, ReceivedMessage, SendReceipt
 from gantry_client.outgoing import check_batch, packed_batch, prepare, prepare_batch, prepare_entry
 from gantry_client.replies import Replier, Reply, Requests
 from gantry_client.selection import queue_for_key
-from gantry_client.sending_again import message_again
 from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
+from gantry_wire import properties as names
 from gantry_wire.batch import ENTRY_BYTES_MIN, BatchEntry
 from gantry_wire.commands.clients import MessageQueue
 
@@ -28,6 +28,40 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Chooses one of a topic's queues for a message."""
 
 DEFAULT_GROUP: Final = "GANTRY_PRODUCER"
+
+_ARGUMENTS: Final = frozenset({names.KEYS, names.TAGS, names.WAIT_STORE, names.DELAY_LEVEL, names.UNIQUE_KEY})
+"""What is an argument of the new message, or its id."""
+
+_OF_THE_JOURNEY: Final = frozenset(
+    {
+        names.RETRY_TOPIC,
+        names.REAL_TOPIC,
+        names.REAL_QUEUE_ID,
+        names.ORIGIN_MESSAGE_ID,
+        names.RECONSUME_TIME,
+        names.MAX_RECONSUME_TIMES,
+        names.MIN_OFFSET,
+        names.MAX_OFFSET,
+        names.MESSAGE_REGION,
+        names.TRACE_ON,
+        names.CLUSTER,
+        names.RECORD_CRC,
+        names.POP_CHECKPOINT,
+        names.TRANSACTION_PREPARED,
+        names.PRODUCER_GROUP,
+        names.TIMER_DELAY_SECONDS,
+        names.TIMER_DELAY_MS,
+        names.TIMER_DELIVER_MS,
+        names.BORN_HOST,
+        "__transactionId__",
+        "TRANSACTION_CHECK_TIMES",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "CONSUME_START_TIME",
+        "1ST_POP_TIME",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+    }
+)
 
 
 @final
@@ -214,3 +248,21 @@ def _receipts_of_batch(receipt: SendReceipt, ids: Sequence[str]) -> list[SendRec
         )
         for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
     ]
+
+
+def message_again(received: ReceivedMessage, topic: str) -> Message:
+    """What `received` was when it was sent: the same keys, tags, body and properties. Raises UnreadableBody.
+
+    What clients, brokers and retries have written beside them is about the old journey and is left behind: most of it
+    would merely be wrong, some of it would send the new message somewhere else (a delay, a half of a transaction).
+    """
+    left_out = _ARGUMENTS | _OF_THE_JOURNEY | {SHARDING_KEY}
+    return Message(
+        topic,
+        received.body,
+        tags=received.tags,
+        keys=received.keys,
+        properties={name: value for name, value in received.properties.items() if name not in left_out},
+        sharding_key=received.properties.get(SHARDING_KEY),
+        flag=received.flag,
+    )

@@ -8,18 +8,20 @@ connections goes to whoever registered for its code.
 import asyncio
 import ipaddress
 import logging
+import os
 import secrets
+import socket
 from collections.abc import Awaitable, Callable
-from typing import final
+from typing import Final, final
 
 from gantry_client.background import BackgroundTasks
 from gantry_client.calls import Calls
 from gantry_client.connections import ConnectionPool
 from gantry_client.errors import ClientClosed, ClientError
-from gantry_client.identity import client_id, local_address
 from gantry_client.name_servers import NameServers
 from gantry_client.routes import RouteTable
 from gantry_client.settings import ClientSettings, NameServerAddresses, parse_name_servers
+from gantry_remoting.addresses import split_address
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import ConsumerData, HeartbeatData, ProducerData, UnregisterClient
@@ -29,6 +31,9 @@ log = logging.getLogger(__name__)
 
 BrokerRequest = Callable[[Command, str], Command | Awaitable[Command | None] | None]
 """Takes a broker's request and its address; what it needs time for it gives later."""
+
+_ELSEWHERE: Final = ("192.0.2.1", 9)
+"""An address reserved for documentation: looking up the way to it sends nothing."""
 
 
 @final
@@ -166,3 +171,24 @@ class Session:
         if handle is None:
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
         return handle(command, address)
+
+
+def local_address(towards: str) -> str:
+    """Our own address on the way to `towards` (`host:port`), found without sending a byte or asking a resolver."""
+    host, port = split_address(towards)
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        (host, port), version = _ELSEWHERE, 4
+    try:
+        with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def client_id(address: str, instance: str | None) -> str:
+    """`address@instance`. The default instance is the process and a random part: two containers that share an address
+    may well share a process number, too."""
+    return f"{address}@{instance or f'{os.getpid()}#{secrets.token_hex(4)}'}"

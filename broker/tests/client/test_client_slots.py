@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantry_client.slots import Slots
+from gantry_client.sender import Slots
 
 
 async def test_places_go_to_whoever_waited_longest() -> None:

@@ -19,7 +19,7 @@ from gantry_cli.migrate_run import Migration, Switched
 from gantry_cli.migrate_source import ApacheBroker, CannotMigrate, Listing, Names
 from gantry_cli.migrate_target import OurBroker, Place
 from gantry_cli.migrate_text import ProgressLine, blocked, done_text, finding_text, plan_text
-from gantry_client.identity import local_address
+from gantry_client.session import local_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

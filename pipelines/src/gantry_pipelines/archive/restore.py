@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol, final
 import pyarrow.parquet as pq
 
 from gantry_client import ClientError, Message, MessageQueue, ReceivedMessage, SendReceipt
-from gantry_client.sending_again import message_again
+from gantry_client.producer import message_again
 from gantry_pipelines.archive.errors import RestoreFailed
 from gantry_pipelines.archive.format import read_format
 from gantry_pipelines.archive.layout import quoted
