@@ -1,10 +1,11 @@
 """`gantry consume`: read a topic, as an onlooker or as a member of a group."""
 
 import asyncio
+import base64
 import contextlib
 import signal
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +13,64 @@ import click
 
 from gantry_cli.account import client_settings
 from gantry_cli.completing import complete_group, complete_topic
+from gantry_cli.documents import MessageDocument
 from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
 from gantry_cli.group_reading import Membership, group_messages
-from gantry_cli.message_text import Write, body_text, line_text, message_document
 from gantry_cli.options import name_server_option, run
 from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.reading import Delivery, TopicReader
 from gantry_cli.round_trip import READER_GROUP
+from gantry_cli.text import time_text
 from gantry_cli.times import HELP, Start, parse_start
-from gantry_client import InvalidMessage, PullConsumer, Sql
+from gantry_client import InvalidMessage, PullConsumer, ReceivedMessage, Sql, UnreadableBody
 from gantry_client.subscriptions import make_filter
+
+Write = Callable[[ReceivedMessage], str]
+
+
+def body_text(message: ReceivedMessage) -> str:
+    """The body; bytes that are no UTF-8 are escaped, so that they cannot upset a terminal's encoding."""
+    try:
+        return message.body.decode("utf-8", "backslashreplace")
+    except UnreadableBody as error:
+        return f"<{error}>"
+
+
+def line_text(message: ReceivedMessage) -> str:
+    """When and where it was stored, what it is marked with, and the body."""
+    queue = message.queue
+    marks = [f"tag={message.tags}"] if message.tags else []
+    marks += [f"keys={','.join(message.keys)}"] if message.keys else []
+    marks += [f"retries={message.reconsume_times}"] if message.reconsume_times else []
+    place = f"{queue.topic}/{queue.broker_name}/{queue.queue_id}@{message.queue_offset}"
+    return "  ".join([time_text(message.store_timestamp_ms), place, *marks, body_text(message)])
+
+
+def message_document(message: ReceivedMessage) -> MessageDocument:
+    """Everything, for programs."""
+    document = MessageDocument(
+        topic=message.topic,
+        broker=message.queue.broker_name,
+        queue_id=message.queue.queue_id,
+        queue_offset=message.queue_offset,
+        message_id=message.message_id,
+        offset_message_id=message.offset_message_id,
+        store_timestamp_ms=message.store_timestamp_ms,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=message.born_host,
+        tags=message.tags,
+        keys=list(message.keys),
+        reconsume_times=message.reconsume_times,
+        properties=dict(message.properties),
+    )
+    try:
+        document.body = message.body.decode()
+    except UnicodeDecodeError:
+        document.body_base64 = base64.b64encode(message.body).decode()
+    except UnreadableBody as error:
+        document.body_fault = str(error)
+    return document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,24 +2,139 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Final, final
 
 import click
 
-from gantry_cli.account import credentials_path
-from gantry_cli.migrate_checks import SIGNED_FOR, Finding, Kind, findings
-from gantry_cli.migrate_look import free_number, look, master_of, only_name
-from gantry_cli.migrate_offsets import follow_up
-from gantry_cli.migrate_record import Home, Phase, Record, slave_conf
+from gantry_cli.account import credentials, credentials_path
+from gantry_cli.migrate_checks import SIGNED_FOR, Finding, Kind, Seen, findings
+from gantry_cli.migrate_record import Home, Phase, Record, slave_conf, stream_address
 from gantry_cli.migrate_run import Migration, Switched
-from gantry_cli.migrate_source import ApacheBroker, CannotMigrate, Listing, Names
-from gantry_cli.migrate_target import OurBroker, Place
+from gantry_cli.migrate_source import (
+    ApacheBroker,
+    CannotMigrate,
+    Listing,
+    Names,
+    Offsets,
+    OldBroker,
+    RemotingPeer,
+    offsets_of,
+)
+from gantry_cli.migrate_target import OurBroker, Place, free_bytes, log_files, ports_of, reach, taken
 from gantry_cli.migrate_text import ProgressLine, blocked, done_text, finding_text, plan_text
 from gantry_client.session import local_address
+from gantry_wire import RequestCode, ResponseCode
+from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.documents import write_document
+
+ROUND_S: Final = 5.0
+
+
+async def follow_up(old: OldBroker, our_address: str, linger_s: float) -> int:
+    """Bring commits over for so long. How many offsets were moved; an old broker that has gone ends it.
+
+    Until its next look at the routes, half a minute by default, a consumer reads on at the old broker and commits
+    there. Most commit again at ours as soon as they have found it. One that stops in between would begin too early:
+    nothing lost, but read twice. So whatever is further at the old broker is set at ours; nothing is ever set back.
+    """
+    ours = RemotingPeer(our_address)
+    moved, deadline = 0, time.monotonic() + linger_s
+    try:
+        with suppress(CannotMigrate):
+            while True:
+                moved += await bring(await old.offsets(), ours)
+                if time.monotonic() + ROUND_S > deadline:
+                    break
+                await asyncio.sleep(ROUND_S)
+    finally:
+        await ours.close()
+    return moved
+
+
+async def bring(theirs: Offsets, ours: RemotingPeer) -> int:
+    """Set here what is further there."""
+    late = behind(theirs, await offsets_of(ours))
+    for (group, topic, queue), offset in late.items():
+        fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
+        said = await ours.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        if said.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:  # it has begun over there since the switch
+            config = write_document(SubscriptionGroupConfig(group_name=group))
+            await ours.demand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
+        if said.code != ResponseCode.SUCCESS:
+            await ours.demand(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    return len(late)
+
+
+def behind(theirs: Offsets, ours: Offsets) -> Offsets:
+    """What is further there than here."""
+    return {key: offset for key, offset in theirs.items() if offset > ours.get(key, -1)}
+
+
+async def only_name(names: Names) -> str:
+    """The broker that is meant when none is named."""
+    found = await names.names()
+    if len(found) != 1:
+        known = ", ".join(found[:20]) or "none"
+        raise CannotMigrate(
+            f"the name servers know these brokers: {known}", "name one with --broker, or others with -n"
+        )
+    return found[0]
+
+
+def master_of(listings: Sequence[Listing], name: str) -> str:
+    """Where the old master is."""
+    for one in listings:
+        if 0 in one.brokers:
+            return one.brokers[0]
+    raise CannotMigrate(f"no name server knows a master of {name}", "name its name servers with -n")
+
+
+def free_number(listings: Sequence[Listing]) -> int:
+    """A brokerId that nobody of the group has."""
+    known = {number for one in listings for number in one.brokers}
+    return next(number for number in range(1, len(known) + 2) if number not in known)
+
+
+async def look(
+    old: ApacheBroker,
+    listings: Sequence[Listing],
+    home: Home,
+    conf: Mapping[str, str],
+    *,
+    original: Mapping[str, str],
+    is_running: bool,
+) -> Seen:
+    """Ask. ``original`` are settings that an earlier run has changed, as they were before."""
+    config, runtime, log = await old.config(), await old.runtime(), await old.log()
+    halves, halves_open = await old.transactions()
+    stream = conf.get("haMasterAddress") or stream_address(config, old.address)
+    copied, file_bytes = log_files(home)
+    return Seen(
+        version=runtime.get("brokerVersionDesc", ""),
+        config={**config, **original},
+        log=log,
+        stream=stream,
+        stream_failure=await reach(stream),
+        halves=halves,
+        halves_open=halves_open,
+        timers=await old.timers(),
+        popping=await old.popping(),
+        listings=listings,
+        old_address=old.address,
+        ports_taken=[] if is_running else taken(conf.get("bindAddress", ""), ports_of(conf)),
+        free_bytes=free_bytes(home.path),
+        copied_bytes=min(copied, log.end - log.begin),
+        own_file_bytes=file_bytes,
+        own_id=int(conf.get("brokerId", "1")),
+        is_signing=credentials() is not None,
+        own_conf=conf,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,9 @@
 
 import asyncio
 import collections
+import os
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +20,52 @@ from gantry_cli.examples import examples
 from gantry_cli.options import name_server_option, run
 from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.progress import Tell, count_progress
-from gantry_cli.stdin_lines import standard_input_lines
 from gantry_cli.text import count_text, rate_text
 from gantry_client import ClientError, Codec, Message, Producer, ProducerSettings, SendReceipt
+
+CHUNK_BYTES: Final = 64 * 1024
+CHUNKS_AHEAD_MAX: Final = 4
+LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+async def standard_input_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
+    """Every line, without its end. Raises ValueError for one longer than any message, OSError as reading does.
+
+    A daemon thread reads the descriptor itself, without a lock of Python's, and hands over whole lines. The event loop
+    never waits for it, and a finished program does not wait for a person to press Return. The thread stays at most a
+    few chunks ahead.
+    """
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(CHUNKS_AHEAD_MAX)
+
+    def read() -> None:
+        while True:
+            room.acquire()
+            try:
+                chunk: bytes | OSError = os.read(descriptor, CHUNK_BYTES)
+            except OSError as error:
+                chunk = error
+            if loop.is_closed():
+                return
+            loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            if not chunk or isinstance(chunk, OSError):
+                return
+
+    threading.Thread(target=read, name="gantry-stdin", daemon=True).start()
+    rest = b""
+    while chunk := await chunks.get():
+        if isinstance(chunk, OSError):
+            raise chunk
+        room.release()
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            raise ValueError(f"a line of standard input passes {LINE_BYTES_MAX} bytes")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest
+
 
 OUTSTANDING_MAX: Final = 256
 SHOWN_MAX: Final = 20

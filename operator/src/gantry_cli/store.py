@@ -1,12 +1,93 @@
 """`gantry store`: look at the files of a store, without a broker, on the day when something is wrong with them."""
 
+import time
+from pathlib import Path
+
 import click
 
+from gantry_broker.ports.clock import SystemClock
+from gantry_broker.ports.real_reading import RealReadingDisk
+from gantry_broker.store.inspect.summary import inspect_store
+from gantry_broker.store.inspect.verify import Verifier, VerifyOrder
+from gantry_cli.errors import EXIT_INTERRUPTED
 from gantry_cli.examples import examples
+from gantry_cli.output import Form, output_option, show
+from gantry_cli.progress import bytes_progress
 from gantry_cli.store_dump import dump
-from gantry_cli.store_inspect import inspect
+from gantry_cli.store_json import summary_document, verify_document
+from gantry_cli.store_reading import EXIT_DAMAGED, absolute, reading
 from gantry_cli.store_repair import accept_loss, recover_store, repair_plan
-from gantry_cli.store_verify import verify
+from gantry_cli.store_summary_text import summary_text
+from gantry_cli.store_text import verify_text
+
+
+@click.command(
+    epilog=examples(
+        ("gantry store verify /var/lib/gantry/store", "everything"),
+        ("gantry store verify DIR --quick", "what was written last, and the ends of the rest"),
+        ("gantry store verify DIR --from 73400320 --to 83886080", "ten mebibytes of the log, and what belongs to them"),
+        ("gantry store verify DIR --output json | jq '.findings[] | select(.harm == \"lost\")'", "what is gone"),
+    )
+)
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--from", "start", type=click.IntRange(min=0), metavar="OFFSET", help="Begin at this place of the log.")
+@click.option("--to", "end", type=click.IntRange(min=0), metavar="OFFSET", help="End at this place of the log.")
+@click.option(
+    "--quick", is_flag=True, help="Only the log behind the recovery point, and the ends of all files and queues."
+)
+@output_option
+def verify(directory: Path, start: int | None, end: int | None, quick: bool, form: Form) -> None:
+    """Compare everything in the store in DIR with everything else.
+
+    Every record of the log: length, magic, its own place, the checksum of its body, the seal over all of it where ours
+    wrote it, store times that never fall. Every unit of every queue against the log, both ways. Every index entry, both
+    ways. Tables, checkpoint, recovery point. Rot is told from the torn tail that a crash leaves and the next start cuts
+    off; the latter, and what a running broker is just writing, is no damage.
+
+    What each finding costs comes first: lost (messages are gone), derived (the log has it, a rebuild brings it back),
+    wrong (a contradiction that costs nothing), unsettled (the next start settles it), odd.
+
+    Exit codes: 0 good, 1 damage was found, 2 it was typed wrongly, 3 nothing is there, 4 it cannot be read,
+    130 Ctrl-C.
+    """
+    if start is not None and end is not None and end <= start:
+        raise click.BadParameter(f"{end} is not behind --from {start}", param_hint="--to")
+    began_s = time.monotonic()
+    order = VerifyOrder(start=start, end=end, is_quick=quick, boot_id=SystemClock().boot_id())
+    with reading(directory) as root, bytes_progress("verifying") as tell:
+        report = Verifier(RealReadingDisk(), root, order, tell).run()
+    elapsed_s = time.monotonic() - began_s
+    show(form, verify_document(report, elapsed_s), lambda: verify_text(report, elapsed_s))
+    if report.is_interrupted:
+        raise click.exceptions.Exit(EXIT_INTERRUPTED)
+    if report.findings.is_damaged:
+        raise click.exceptions.Exit(EXIT_DAMAGED)
+
+
+@click.command(
+    epilog=examples(
+        ("gantry store inspect /var/lib/gantry/store", "at a glance"),
+        ("gantry store inspect DIR --all", "with every queue"),
+        ("gantry store inspect DIR --buffers /dev/hugepages/gantry", "its write buffers are here now"),
+        ("gantry store inspect DIR --output json | jq .log", "for programs"),
+    )
+)
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--buffers", type=click.Path(path_type=Path), help="Where its write buffers are, if not where it says.")
+@click.option("--all", "with_queues", is_flag=True, help="Every queue, not only the sums of topics.")
+@output_option
+def inspect(directory: Path, buffers: Path | None, with_queues: bool, form: Form) -> None:
+    """Show what is in the store in DIR, at a glance.
+
+    Whose it is, how the last run ended, where the log begins and ends and what of it is known to be on the disk, topics
+    and queues, index, tables, write buffers, free space, and in one sentence what the next start would do. It reads
+    names, sizes and small files, and believes them: `verify` does not.
+
+    Exit codes: 0 it was read, 2 it was typed wrongly, 3 nothing is there, 4 it cannot be read.
+    """
+    with reading(directory) as root:
+        summary = inspect_store(RealReadingDisk(), root, buffers_path=absolute(buffers))
+    show(form, summary_document(summary), lambda: summary_text(summary, with_queues=with_queues))
 
 
 @click.group(

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from gantry_broker.settings import broker_settings
 from gantry_cli.main import cli
 from gantry_cli.migrate_checks import Kind, Seen, findings
-from gantry_cli.migrate_look import free_number, master_of, only_name
-from gantry_cli.migrate_offsets import bring, follow_up
+from gantry_cli.migrate_plan import bring, follow_up, free_number, master_of, only_name
 from gantry_cli.migrate_progress import Progress
 from gantry_cli.migrate_record import COPIED, Home, Phase, Record, master_conf, slave_conf
 from gantry_cli.migrate_source import (

@@ -10,13 +10,15 @@
       nodes/NAME.yaml                          machines on which its pods are
       versions.json  left-out.txt              what could not be had, and why
 
-Secrets are never asked for. Whatever is asked for goes through ``scrub``. One may lack rights to any of it: what is
-left out is named with the right that lacks, and the rest is there.
+Secrets are never asked for. What is asked for goes through ``scrubbed``, since mistakes are left: a password in a
+variable of a template, a token in a log. Names of Secrets stay, since a search for a fault needs them. One may lack
+rights to any of it: what is left out is named with the right that lacks, and the rest is there.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,11 +37,51 @@ from gantry_cli.kube.inside import Inside, is_running
 from gantry_cli.kube.kinds import DEPLOYMENTS, EVENTS, NODES, PACKED, PODS, Kind
 from gantry_cli.kube.look import Looker, document_of
 from gantry_cli.kube.naming import GROUP_LABEL, OPERATOR_LABELS
-from gantry_cli.kube.scrub import scrubbed, scrubbed_text
 from gantry_cli.output import yaml_text
 from gantry_cli.progress import count_progress
 from gantry_cli.text import bytes_text
 from gantry_wire.version import VERSION
+
+TAKEN_OUT: Final = "[taken out]"
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+_NAME: Final = re.compile(r"secret|passw|token|credential|access_?key|private|signature|api_?key", re.IGNORECASE)
+_IN_TEXT: Final = re.compile(
+    r"""(?ix) ( [\w.-]* (?:secret|passw|token|credential|access_?key|signature|api_?key) [\w.-]*
+        \\?["']? \s* [=:] \s* \\?["']? ) [^\s"',;}\\]+"""
+)
+_BEARER: Final = re.compile(r"(?i)(bearer\s+)[^\s\"',;]+")
+_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_JWT: Final = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
+_HARMLESS: Final = frozenset(
+    {"secretname", "automountserviceaccounttoken", "imagepullsecrets", "serviceaccounttoken", "tokenexpirationseconds"}
+)
+"""Keys of Kubernetes' own that name a secret and hold none."""
+
+
+def scrubbed_text(text: str) -> str:
+    """``text`` without what looks like a secret."""
+    text = _JWT.sub(TAKEN_OUT, _KEY.sub(TAKEN_OUT, text))
+    return _BEARER.sub(rf"\1{TAKEN_OUT}", _IN_TEXT.sub(rf"\1{TAKEN_OUT}", text))
+
+
+def scrubbed(value: Any) -> Any:
+    """The same of an object as the API server answers it, without what only Kubernetes itself needs."""
+    if isinstance(value, list):
+        return [scrubbed(one) for one in value]
+    if isinstance(value, str):
+        return scrubbed_text(value)
+    if not isinstance(value, dict):
+        return value
+    if isinstance(value.get("name"), str) and isinstance(value.get("value"), str) and _NAME.search(value["name"]):
+        return value | {"value": TAKEN_OUT}  # a variable of a container
+    return {key: _of_key(str(key), inner) for key, inner in value.items() if key not in ("managedFields", LAST_APPLIED)}
+
+
+def _of_key(key: str, value: Any) -> Any:
+    is_secret = isinstance(value, str) and value and _NAME.search(key) and key.lower() not in _HARMLESS
+    return TAKEN_OUT if is_secret else scrubbed(value)
+
 
 LOG_BYTES_MAX: Final = 2 << 20
 OPERATOR_NAMESPACE: Final = "gantry-system"
