@@ -42,7 +42,7 @@ from gantry_admin.settings import SidecarSettings
 from gantry_admin.shard_ledgers import ShardLedgers
 from gantry_admin.store_files import StoreFiles
 from gantry_admin.tables import Tables
-from gantry_admin.upkeep import Upkeep
+from gantry_admin.upkeep import WantedFileReconciler
 from gantry_admin.watch import Look, PageWatch
 from gantry_remoting.http_admission import HttpAdmission
 from gantry_status import Reading
@@ -113,7 +113,8 @@ class Sidecar:
         if self.regaining is not None:
             self._begin(self.regaining.run(), "regaining")
         if self.settings.wanted is not None:
-            self._begin(Upkeep(self.settings.wanted, self._fresh_word, self.tables.connected).run(), "upkeep")
+            reconciler = WantedFileReconciler(self.settings.wanted, self._fresh_word, self.tables.connected)
+            self._begin(reconciler.run(), "reconcile topics")
 
     async def close(self) -> None:
         """End what runs in the background."""

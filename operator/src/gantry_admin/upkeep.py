@@ -3,7 +3,7 @@
 They stand in a file, as JSON: ``{"topics": [{"name": "orders", "queues": 8}], "groups": [{"name": "billing",
 "retryMax": 16}]}``, by the names of the manifest. A mounted ConfigMap changes under us, so it is read again and again.
 
-What is changed of a topic or group is `gantry_client.wanted`'s rule. What is not in the file is left alone: nothing is
+`gantry_client.topic_reconciler` decides what is changed. What is not in the file is left alone: nothing is
 ever deleted.
 
 Fields that this version does not know are left out, and named: the operator that wrote the file may be newer.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, Final, final
@@ -25,15 +24,13 @@ import msgspec
 from gantry_access import AccessFileError
 from gantry_admin.errors import Problem
 from gantry_client import Admin, ClientError
-from gantry_client.wanted import group_change, topic_change
+from gantry_client.topic_reconciler import MasterTerm, TopicReconciler, WantedTables
 from gantry_spec.manifest.parts import ConsumerGroup, Topic
 from gantry_status.orders import HaRole, HaStatus
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
-AGAIN_S: Final = 30.0
-"""Between two comparisons where nothing has changed: somebody may have deleted a topic."""
 RETRY_S: Final = 5.0
 FILE_BYTES_MAX: Final = 1 << 20
 
@@ -71,22 +68,20 @@ def understood(content: bytes) -> tuple[WantedThings, list[str]]:
 
 
 @final
-class Upkeep:
-    """Owned by the event loop."""
+class WantedFileReconciler:
+    """Runs the `TopicReconciler` for the broker beside the sidecar. Owned by the event loop."""
 
     def __init__(self, path: Path, word: Callable[[], HaStatus | None], connected: Connected) -> None:
         """``word`` is what the broker said lately of its role; None if it said nothing, or stands still."""
         self._path: Final = path
         self._word: Final = word
         self._connected: Final = connected
-        self._done: tuple[bytes, int, str] | None = None
-        """What was in the file, and in which reign, when everything was as it should be last."""
-        self._next_s = 0.0
+        self._reconciler: Final = TopicReconciler()
         self._said = ""
         self._left_out: list[str] = []
 
     def __repr__(self) -> str:
-        return f"<Upkeep {self._path} {self._said}>"
+        return f"<WantedFileReconciler {self._path} {self._said}>"
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -98,19 +93,16 @@ class Upkeep:
         """Look once, and mend. In how many seconds again."""
         word = self._word()
         if word is None or word.role is not HaRole.MASTER:
-            self._done = None
+            self._reconciler.reset()
             return INTERVAL_S
         try:
             content = await asyncio.to_thread(self._read)
-            mark = content, word.epoch, word.identity
-            if mark == self._done and time.monotonic() < self._next_s:
-                return INTERVAL_S
-            await self._keep(self._understood(content))
+            await self._reconcile(self._understood(content), word)
         except (OSError, ValueError, ClientError, AccessFileError, Problem) as error:
             self._complain(str(error)[:300])
-            self._done = None
+            self._reconciler.reset()
             return RETRY_S
-        self._done, self._next_s, self._said = mark, time.monotonic() + AGAIN_S, ""
+        self._said = ""
         return INTERVAL_S
 
     def _understood(self, content: bytes) -> WantedThings:
@@ -125,22 +117,20 @@ class Upkeep:
         with self._path.open("rb") as file:
             return file.read(FILE_BYTES_MAX)
 
-    async def _keep(self, wanted: WantedThings) -> None:
-        if not wanted.topics and not wanted.groups:
+    async def _reconcile(self, wanted: WantedThings, status: HaStatus) -> None:
+        tables = WantedTables(
+            {topic.name: topic.queues for topic in wanted.topics},
+            {group.name: group.retry_max for group in wanted.groups},
+        )
+        if not self._reconciler.is_due(tables, [MasterTerm("", status.identity, status.epoch)]):
             return
         admin, address = await self._connected()
-        topics = await admin.brokers.topic_table(address)
-        for topic in wanted.topics:
-            change = topic_change(topic.name, topic.queues, topics.get(topic.name))
-            if change is not None:
-                await admin.brokers.put_topic(address, change)
-                log.info("a topic is as it should be", extra={"topic": topic.name, "queues": topic.queues})
-        groups = await admin.brokers.group_table(address)
-        for group in wanted.groups:
-            config = group_change(group.name, group.retry_max, groups.get(group.name))
-            if config is not None:
-                await admin.brokers.put_group(address, config)
-                log.info("a group is as it should be", extra={"consumers": group.name, "retries": group.retry_max})
+        term = MasterTerm(address, status.identity, status.epoch)
+        changed = await self._reconciler.reconcile(admin, tables, [term])
+        for topic, queues in changed.topics.items():
+            log.info("topic reconciled", extra={"topic": topic, "queues": queues})
+        for group, retries in changed.groups.items():
+            log.info("subscription group reconciled", extra={"consumers": group, "retries": retries})
 
     def _complain(self, text: str) -> None:
         if text != self._said:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 
-from gantry_admin.upkeep import Upkeep
+from gantry_admin.upkeep import WantedFileReconciler
 from gantry_client import Admin, SubscriptionGroupConfig
-from gantry_client.wanted import group_change, topic_change
+from gantry_client.topic_reconciler import group_change, topic_change
 from gantry_status.orders import HaRole, HaStatus
 from gantry_wire.commands.admin import TopicConfig
 
@@ -97,10 +97,10 @@ async def test_who_is_no_master_is_left_alone(role: HaRole | None, tmp_path: Pat
         asked.append(1)
         raise OSError("nobody is there")
 
-    upkeep = Upkeep(wanted, lambda: None if role is None else HaStatus(role=role), connected)
+    upkeep = WantedFileReconciler(wanted, lambda: None if role is None else HaStatus(role=role), connected)
     await upkeep.step()
     assert not asked
 
-    upkeep = Upkeep(wanted, lambda: HaStatus(role=HaRole.MASTER), connected)
+    upkeep = WantedFileReconciler(wanted, lambda: HaStatus(role=HaRole.MASTER), connected)
     await upkeep.step()
     assert asked

@@ -14,9 +14,15 @@ from gantry_cli.local.access import Access
 from gantry_cli.local.child import Child
 from gantry_cli.local.clock import now_ms
 from gantry_cli.local.emptying import Emptying
-from gantry_cli.local.topics import Upkeep
+from gantry_cli.local.topics import LocalTopicReconciler
+from gantry_client.topic_reconciler import INTERVAL_S, MasterTerm
 from gantry_testing.client.cluster import FakeCluster
 from gantry_wire.commands.admin import TopicConfig
+
+
+def terms(cluster: FakeCluster, shards: int, epoch: int = 1) -> list[MasterTerm]:
+    """The masters of the first shards."""
+    return [MasterTerm(cluster.broker(f"crew-{n}").address, f"store-{n}", epoch) for n in range(shards)]
 
 
 @pytest.mark.verify
@@ -55,7 +61,9 @@ async def test_an_account_that_cannot_be_read_is_told_and_ends_nothing(tmp_path:
     access = Access(credentials=tmp_path / "credentials")
     (tmp_path / "credentials").write_text("accessKey\n")
 
-    lines = await Upkeep("crew", "ns:1", access).keep(group_of("{topics: [{name: orders}]}").spec, (0,))
+    lines = await LocalTopicReconciler("ns:1", access).reconcile(
+        group_of("{topics: [{name: orders}]}").spec, [MasterTerm("b:1", "a", 1)]
+    )
     await Emptying("crew", "ns:1", access, told.append).keep(1, {1: ("b:1", 7)})
 
     assert lines[0].startswith("topics and groups of the spec: ") and "credentials" in lines[0]
@@ -71,14 +79,14 @@ async def test_what_a_person_set_for_a_topic_stays(tmp_path: Path) -> None:
             topic_name="orders", read_queue_nums=9, write_queue_nums=2, perm=4, order=True
         )
         spec = group_of("{topics: [{name: orders, queues: 3}]}").spec
-        told = await Upkeep("crew", cluster.name_server, Access()).keep(spec, (0,))
+        told = await LocalTopicReconciler(cluster.name_server, Access()).reconcile(spec, terms(cluster, 1))
         assert told == ["topic orders has 3 queues on each shard"]
         found = state.topics["orders"]
         assert (found.write_queue_nums, found.read_queue_nums, found.perm, found.order) == (3, 9, 4, True)
 
-        assert await Upkeep("crew", cluster.name_server, Access()).keep(spec, (0,)) == []
+        assert await LocalTopicReconciler(cluster.name_server, Access()).reconcile(spec, terms(cluster, 1)) == []
         state.topics.clear()
-        assert await Upkeep("crew", cluster.name_server, Access()).keep(spec, (0,)) != []
+        assert await LocalTopicReconciler(cluster.name_server, Access()).reconcile(spec, terms(cluster, 1)) != []
         assert (state.topics["orders"].perm, state.topics["orders"].read_queue_nums) == (6, 3)
 
 
@@ -89,22 +97,28 @@ async def test_what_an_administrator_set_for_a_group_survives_a_change_of_master
         for state in states:
             state.cluster = "crew-cluster"
         spec = group_of("{shards: 2, groups: [{name: billing, retryMax: 5}]}").spec
-        upkeep = Upkeep("crew", cluster.name_server, Access())
-        assert await upkeep.keep(spec, (0,)) == ["consumer group billing is delivered to 5 times again"]
+        reconciler = LocalTopicReconciler(cluster.name_server, Access())
+        assert await reconciler.reconcile(spec, terms(cluster, 1)) == [
+            "consumer group billing is delivered to 5 times again"
+        ]
         tuned = msgspec.structs.replace(
             states[0].groups["billing"], consume_enable=False, consume_timeout_minute=60, attributes={"a": "b"}
         )
         states[0].groups["billing"] = tuned
 
-        assert await upkeep.keep(spec, (0, 1)) != [], "another shard has a master now"
+        assert await reconciler.reconcile(spec, terms(cluster, 2)) != [], "another shard has a master now"
         assert states[0].groups["billing"] == tuned
 
         fewer = group_of("{shards: 2, groups: [{name: billing, retryMax: 3}]}").spec
-        assert await upkeep.keep(fewer, (0, 1)) == ["consumer group billing is delivered to 3 times again"]
+        assert await reconciler.reconcile(fewer, terms(cluster, 2)) == [
+            "consumer group billing is delivered to 3 times again"
+        ]
         assert states[0].groups["billing"] == msgspec.structs.replace(tuned, retry_max_times=3)
         assert states[1].groups["billing"].retry_max_times == 3
-        restarted = Upkeep("crew", cluster.name_server, Access())
-        assert await restarted.keep(fewer, (0, 1)) == [], "a supervisor that begins anew changes nothing"
+        restarted = LocalTopicReconciler(cluster.name_server, Access())
+        assert await restarted.reconcile(fewer, terms(cluster, 2)) == [], (
+            "a supervisor that begins anew changes nothing"
+        )
 
 
 async def test_a_topic_is_changed_only_on_the_broker_where_it_differs() -> None:
@@ -119,8 +133,27 @@ async def test_a_topic_is_changed_only_on_the_broker_where_it_differs() -> None:
         before = dict(states[0].topics)
         spec = group_of("{shards: 2, topics: [{name: orders, queues: 3}]}").spec
 
-        assert await Upkeep("crew", cluster.name_server, Access()).keep(spec, (0, 1)) != []
+        assert await LocalTopicReconciler(cluster.name_server, Access()).reconcile(spec, terms(cluster, 2)) != []
 
         assert dict(states[0].topics) == before
         changed = states[1].topics["orders"]
         assert (changed.write_queue_nums, changed.perm, changed.order) == (3, 6, False)
+
+
+@pytest.mark.parametrize("cause", ["interval", "epoch", "identity"])
+async def test_a_topic_that_is_missing_is_created_again(cause: str) -> None:
+    """After a failover at once, since a new master's table may be old; otherwise at the next comparison."""
+    async with FakeCluster(("crew-0",)) as cluster:
+        topics, now_s = cluster.broker("crew-0").state.topics, [0.0]
+        spec = group_of("{topics: [{name: orders, queues: 3}]}").spec
+        reconciler = LocalTopicReconciler(cluster.name_server, Access(), lambda: now_s[0])
+        [term] = terms(cluster, 1)
+        assert await reconciler.reconcile(spec, [term]) != []
+        topics.clear()
+        assert await reconciler.reconcile(spec, [term]) == []
+
+        now_s[0] += INTERVAL_S if cause == "interval" else 0
+        term = {"epoch": term._replace(epoch=2), "identity": term._replace(identity="other")}.get(cause, term)
+
+        assert await reconciler.reconcile(spec, [term]) == ["topic orders has 3 queues on each shard"]
+        assert topics["orders"].write_queue_nums == 3

@@ -30,6 +30,7 @@ from gantry_cli.local.member import LocalMember, Settings
 from gantry_cli.local.renewing import renew
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
 from gantry_cli.local.wishes import Wishes
+from gantry_client.topic_reconciler import MasterTerm
 from gantry_remoting.addresses import join_address
 from gantry_spec import actions as act
 from gantry_spec.decide import Decision, decide
@@ -264,6 +265,18 @@ class Supervisor:
             if member.is_answering and report is not None and report.role is Role.MASTER and report.wrote is not None:
                 found[shard] = (join_address(self.record.host, member.record.port), report.wrote)
         return found
+
+    def master_terms(self) -> list[MasterTerm]:
+        """Return the answering masters of the spec's shards, in the terms that they report."""
+        return [
+            MasterTerm(join_address(self.record.host, member.record.port), report.identity, report.epoch)
+            for (shard, _), member in sorted(self.members.items())
+            if shard < self.spec.shards
+            and member.is_answering
+            and (report := member.report) is not None
+            and report.role is Role.MASTER
+            and report.wrote is not None
+        ]
 
     def holds_nothing(self, shard: int) -> bool:
         """Whether nothing was left on a shard, and nothing has come since."""

@@ -1,81 +1,45 @@
-"""Topics and groups of consumers that the spec names: created and updated on every master, never deleted.
-
-It is done again when the spec or the set of shards with a master changes, and after a failure. Each master is compared
-with its own tables, by the rule of the sidecar in a cluster (`gantry_client.wanted`): what the spec does not name stays
-as an administrator has set it.
-"""
+"""Topics and subscription groups of a local group's spec, created and updated on its masters and never deleted."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from gantry_cli.errors import CliError
 from gantry_cli.local.access import Access
 from gantry_client import Admin, ClientError
-from gantry_client.wanted import group_change, topic_change
-from gantry_spec.broker_conf import broker_name, cluster_name
+from gantry_client.topic_reconciler import MasterTerm, TopicReconciler, WantedTables
 from gantry_spec.manifest import Spec
 
 
 @final
-class Upkeep:
-    """Of one group."""
+class LocalTopicReconciler:
+    """Runs the `TopicReconciler` for one local group, and reports its changes as lines."""
 
-    def __init__(self, group: str, name_servers: str, access: Access) -> None:
-        self._group: Final = group
+    def __init__(self, name_servers: str, access: Access, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._access: Final = access
-        self._cluster: Final = cluster_name(group)
         self._name_servers: Final = name_servers
-        self._done: tuple[object, ...] = ()
-        self._failure: list[str] = []
-        """What was said last, so that it is not said every second."""
+        self._reconciler: Final = TopicReconciler(clock_s)
+        self._failure = ""
+        """The failure that was reported last, so that it is not repeated every second."""
 
-    async def keep(self, spec: Spec, shards: tuple[int, ...]) -> list[str]:
-        """Have them on these shards, whose masters are registered; what was done, or could not be."""
-        key = (tuple(spec.topics), tuple(spec.groups), shards)
-        if key == self._done or not (spec.topics or spec.groups) or not shards:
+    async def reconcile(self, spec: Spec, masters: Sequence[MasterTerm]) -> list[str]:
+        """Reconcile these masters if they are due. Return what was changed, or why it could not be."""
+        wanted = WantedTables(
+            {topic.name: topic.queues for topic in spec.topics},
+            {group.name: group.retry_max for group in spec.groups},
+        )
+        if not self._reconciler.is_due(wanted, masters):
             return []
-        told: list[str] = []
         try:
             async with Admin(self._name_servers, client_settings=self._access.client_settings()) as admin:
-                names = {broker_name(self._group, shard) for shard in shards}
-                masters = [one.address for one in await admin.brokers.masters(self._cluster) if one.name in names]
-                if len(masters) < len(names):
-                    return []
-                told += await self._keep_topics(admin, spec, masters)
-                told += await self._keep_groups(admin, spec, masters)
+                changed = await self._reconciler.reconcile(admin, wanted, masters)
         except (ClientError, CliError) as error:
-            told = [f"topics and groups of the spec: {error}"]
-            told, self._failure = [] if told == self._failure else told, told
-            return told
-        self._done, self._failure = key, []
-        return told
-
-    @staticmethod
-    async def _keep_topics(admin: Admin, spec: Spec, masters: list[str]) -> list[str]:
-        """Its number of queues is the spec's. Who may use it, its order, and queues to be drained are not."""
-        tables = [await admin.brokers.topic_table(address) for address in masters] if spec.topics else []
-        told: list[str] = []
-        for topic in spec.topics:
-            like = next((table[topic.name] for table in tables if topic.name in table), None)
-            changes = [topic_change(topic.name, topic.queues, table.get(topic.name), like=like) for table in tables]
-            for address, change in zip(masters, changes, strict=True):
-                if change is not None:
-                    await admin.brokers.put_topic(address, change)
-            if any(changes):
-                told.append(f"topic {topic.name} has {topic.queues} queues on each shard")
-        return told
-
-    @staticmethod
-    async def _keep_groups(admin: Admin, spec: Spec, masters: list[str]) -> list[str]:
-        """How often a message is delivered again is the spec's. Every other setting is an administrator's."""
-        tables = [await admin.brokers.group_table(address) for address in masters] if spec.groups else []
-        told: list[str] = []
-        for group in spec.groups:
-            changes = [group_change(group.name, group.retry_max, table.get(group.name)) for table in tables]
-            for address, change in zip(masters, changes, strict=True):
-                if change is not None:
-                    await admin.brokers.put_group(address, change)
-            if any(changes):
-                told.append(f"consumer group {group.name} is delivered to {group.retry_max} times again")
-        return told
+            failure, self._failure = self._failure, f"topics and groups of the spec: {error}"
+            return [] if self._failure == failure else [self._failure]
+        self._failure = ""
+        return [
+            *(f"topic {name} has {queues} queues on each shard" for name, queues in changed.topics.items()),
+            *(f"consumer group {name} is delivered to {times} times again" for name, times in changed.groups.items()),
+        ]

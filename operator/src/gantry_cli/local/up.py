@@ -33,7 +33,7 @@ from gantry_cli.local.plan import (
 from gantry_cli.local.publishing import Publisher
 from gantry_cli.local.state import GroupState, MemberRecord, NameServerRecord
 from gantry_cli.local.supervisor import Supervisor
-from gantry_cli.local.topics import Upkeep
+from gantry_cli.local.topics import LocalTopicReconciler
 from gantry_cli.local.whole_file import write_whole
 from gantry_cli.own_name import own_name
 from gantry_cli.round_trip import RoundTrip, round_trip
@@ -124,7 +124,7 @@ class GroupRun:
         self._name_servers: Final = [self._name_server(one) for one in self.record.name_servers]
         self._publisher: Final = Publisher(self.supervisor, self._name_servers)
         self._edits: Final = Edits(self.supervisor, group, has_sidecars=has_sidecars)
-        self._upkeep: Final = Upkeep(group.metadata.name, ";".join(self.record.addresses), self._access)
+        self._topics: Final = LocalTopicReconciler(";".join(self.record.addresses), self._access)
         self.supervisor.on_look = self._looked
         self._is_ready = asyncio.Event()
         self._is_quiet = True
@@ -235,8 +235,7 @@ class GroupRun:
             await asyncio.sleep(UPKEEP_S)
             wanted, masters = self.supervisor.spec.shards, self.supervisor.masters()
             await self.supervisor.emptying.keep(wanted, masters)
-            mastered = tuple(shard for shard in sorted(masters) if shard < wanted)
-            for line in await self._upkeep.keep(self.supervisor.spec, mastered):
+            for line in await self._topics.reconcile(self.supervisor.spec, self.supervisor.master_terms()):
                 self.supervisor.tell(line)
 
     async def _stream(self) -> None:

@@ -1,0 +1,123 @@
+"""Topics and subscription groups that a spec names: created and updated on masters, never deleted.
+
+    missing            created
+    other numbers      those that are wanted are changed, and nothing else; queues that shall go can still be read, or
+                       what is in them would be lost to their consumers
+    as wanted          left alone, since every change is announced to all clients
+
+Each broker is compared with its own table: what an administrator set on one of them is neither reset nor copied.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, final
+
+import msgspec
+
+from gantry_client.admin import Admin
+from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
+
+INTERVAL_S: Final = 30.0
+"""Between two comparisons of the same masters: a topic may have been deleted in between."""
+
+
+class MasterTerm(NamedTuple):
+    """A master in one of its terms. Another identity or epoch may come with an older table."""
+
+    address: str
+    identity: str
+    epoch: int
+
+
+class WantedTables(NamedTuple):
+    """Numbers of queues by topic, and numbers of redeliveries by subscription group."""
+
+    topics: Mapping[str, int]
+    groups: Mapping[str, int]
+
+
+@final
+class TopicReconciler:
+    """Compares masters with the wanted tables after every change of either, and every `INTERVAL_S`.
+
+    Owned by the event loop.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s: Final = clock_s
+        self._done: tuple[WantedTables, list[tuple[str, int]]] | None = None
+        """What was reconciled last, and in which terms; None after a failure."""
+        self._next_s = 0.0
+
+    def is_due(self, wanted: WantedTables, masters: Sequence[MasterTerm]) -> bool:
+        """Return whether the masters must be compared now."""
+        if not masters or not (wanted.topics or wanted.groups):
+            return False
+        return self._done != (wanted, _marks(masters)) or self._clock_s() >= self._next_s
+
+    def reset(self) -> None:
+        """Make the next comparison due at once."""
+        self._done = None
+
+    async def reconcile(self, admin: Admin, wanted: WantedTables, masters: Sequence[MasterTerm]) -> WantedTables:
+        """Create and update what differs, and return it. Raises ``ClientError``; the comparison is due again then."""
+        self._done = None
+        addresses = [master.address for master in masters]
+        changed = WantedTables(
+            await _reconcile_topics(admin, wanted.topics, addresses),
+            await _reconcile_groups(admin, wanted.groups, addresses),
+        )
+        self._done, self._next_s = (wanted, _marks(masters)), self._clock_s() + INTERVAL_S
+        return changed
+
+
+def _marks(masters: Sequence[MasterTerm]) -> list[tuple[str, int]]:
+    return [(master.identity, master.epoch) for master in masters]
+
+
+async def _reconcile_topics(admin: Admin, wanted: Mapping[str, int], addresses: list[str]) -> dict[str, int]:
+    tables = [await admin.brokers.topic_table(address) for address in addresses] if wanted else []
+    changed = {}
+    for name, queues in wanted.items():
+        like = next((table[name] for table in tables if name in table), None)
+        for address, table in zip(addresses, tables, strict=False):
+            change = topic_change(name, queues, table.get(name), like=like)
+            if change is not None:
+                await admin.brokers.put_topic(address, change)
+                changed[name] = queues
+    return changed
+
+
+async def _reconcile_groups(admin: Admin, wanted: Mapping[str, int], addresses: list[str]) -> dict[str, int]:
+    tables = [await admin.brokers.group_table(address) for address in addresses] if wanted else []
+    changed = {}
+    for name, retry_max in wanted.items():
+        for address, table in zip(addresses, tables, strict=False):
+            change = group_change(name, retry_max, table.get(name))
+            if change is not None:
+                await admin.brokers.put_group(address, change)
+                changed[name] = retry_max
+    return changed
+
+
+def topic_change(
+    name: str, queues: int, there: TopicConfig | None, *, like: TopicConfig | None = None
+) -> TopicConfig | None:
+    """What to make of a topic; None if it is as wanted. A missing one is made ``like`` that of another broker."""
+    if there is None:
+        made = like or TopicConfig(topic_name=name)
+        return msgspec.structs.replace(made, read_queue_nums=queues, write_queue_nums=queues)
+    if there.write_queue_nums == queues <= there.read_queue_nums:
+        return None
+    return msgspec.structs.replace(there, write_queue_nums=queues, read_queue_nums=max(queues, there.read_queue_nums))
+
+
+def group_change(name: str, retry_max: int, there: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig | None:
+    """What to make of a consumer group; None if it is as wanted."""
+    if there is None:
+        return SubscriptionGroupConfig(group_name=name, retry_max_times=retry_max)
+    if there.retry_max_times == retry_max:
+        return None
+    return msgspec.structs.replace(there, retry_max_times=retry_max)
