@@ -22,7 +22,7 @@ from gantry_broker.errors import BrokerError, describe_disk_error
 from gantry_broker.logs import set_up_logs
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.runtime import settle
-from gantry_broker.server.stopping import StopTimeout
+from gantry_broker.server.core.stopping import StopTimeout
 from gantry_broker.settings import (
     BrokerSettings,
     SettingsError,

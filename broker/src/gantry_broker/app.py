@@ -24,68 +24,68 @@ from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import BrokerIdentity, Registration
-from gantry_broker.server.access import broker_guard, own_account, told_by
-from gantry_broker.server.clients import ClientRegistry
-from gantry_broker.server.consumer_calls import ConsumerCalls
-from gantry_broker.server.core import BrokerCore, HandlerTable
-from gantry_broker.server.delay import DelayService
-from gantry_broker.server.flow_control import FlowControl
-from gantry_broker.server.gate import Gate
-from gantry_broker.server.groups import GroupTable
-from gantry_broker.server.handlers.accounts import AccountHandlers
-from gantry_broker.server.handlers.broker import BrokerHandlers
-from gantry_broker.server.handlers.clients import ClientHandlers
-from gantry_broker.server.handlers.consume_queues import ConsumeQueueHandlers
-from gantry_broker.server.handlers.forbidden import ForbiddenHandlers
-from gantry_broker.server.handlers.groups import GroupHandlers
-from gantry_broker.server.handlers.half_messages import HalfMessageHandlers
-from gantry_broker.server.handlers.members import MemberHandlers
-from gantry_broker.server.handlers.offsets import OffsetHandlers
-from gantry_broker.server.handlers.producers import ProducerHandlers
-from gantry_broker.server.handlers.progress import ProgressHandlers
-from gantry_broker.server.handlers.pull import PullHandlers
-from gantry_broker.server.handlers.queries import QueryHandlers
-from gantry_broker.server.handlers.read_ahead import ReadAheadHandlers
-from gantry_broker.server.handlers.replication import ReplicationHandlers
-from gantry_broker.server.handlers.reply import ReplyHandlers
-from gantry_broker.server.handlers.resets import ResetHandlers
-from gantry_broker.server.handlers.send import SendHandlers
-from gantry_broker.server.handlers.send_back import SendBackHandler
-from gantry_broker.server.handlers.statistics import StatisticsHandlers
-from gantry_broker.server.handlers.topics import TopicHandlers
-from gantry_broker.server.handlers.transactions import TransactionHandlers
-from gantry_broker.server.handlers.unsupported import unsupported_table
-from gantry_broker.server.handlers.unused_topics import UnusedTopicHandlers
-from gantry_broker.server.live_settings import FILE as LIVE_FILE
-from gantry_broker.server.live_settings import LiveSettings
-from gantry_broker.server.offsets import ConsumerOffsets
-from gantry_broker.server.parked import ParkedReplies, Stage
-from gantry_broker.server.persist import Persistence
-from gantry_broker.server.queue_locks import QueueLocks
-from gantry_broker.server.replication import Replication
-from gantry_broker.server.retention import Retention
-from gantry_broker.server.roles import Roles
-from gantry_broker.server.scrubber import Scrubber
-from gantry_broker.server.send_path import SendPath
-from gantry_broker.server.send_routes import SendRoutes
+from gantry_broker.server.admin.account_handlers import AccountHandlers
+from gantry_broker.server.admin.broker_handlers import BrokerHandlers
+from gantry_broker.server.admin.read_ahead import ReadAheadHandlers
+from gantry_broker.server.admin.retention import Retention
+from gantry_broker.server.admin.scrubber import Scrubber
+from gantry_broker.server.admin.statistics_handlers import StatisticsHandlers
+from gantry_broker.server.admin.status import ServerFacts, StatusPublisher
+from gantry_broker.server.admin.status_thread import OpenPage
+from gantry_broker.server.admin.topic_handlers import TopicHandlers
+from gantry_broker.server.admin.unsupported import unsupported_table
+from gantry_broker.server.admin.unused_topics import UnusedTopicHandlers
+from gantry_broker.server.admin.upkeep import Upkeep
+from gantry_broker.server.core.access import broker_guard, own_account, told_by
+from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.core.clients import ClientRegistry
+from gantry_broker.server.core.gate import Gate
+from gantry_broker.server.core.groups import GroupTable
+from gantry_broker.server.core.live_settings import FILE as LIVE_FILE
+from gantry_broker.server.core.live_settings import LiveSettings
+from gantry_broker.server.core.offsets import ConsumerOffsets
+from gantry_broker.server.core.persist import Persistence
+from gantry_broker.server.core.queue_locks import QueueLocks
+from gantry_broker.server.core.send_routes import SendRoutes
+from gantry_broker.server.core.settings_file import SettingsFile
+from gantry_broker.server.core.statistics import Statistics
+from gantry_broker.server.core.stats import BrokerStats
+from gantry_broker.server.core.stopping import StopTimeout, finish_within
+from gantry_broker.server.core.tls import BrokerTls
+from gantry_broker.server.core.told_topics import told_topics
+from gantry_broker.server.core.topics import TopicTable
+from gantry_broker.server.delay.service import DelayService
+from gantry_broker.server.groups.client_handlers import ClientHandlers
+from gantry_broker.server.groups.consumer_calls import ConsumerCalls
+from gantry_broker.server.groups.forbidden import ForbiddenHandlers
+from gantry_broker.server.groups.group_handlers import GroupHandlers
+from gantry_broker.server.groups.members import MemberHandlers
+from gantry_broker.server.groups.offset_handlers import OffsetHandlers
+from gantry_broker.server.groups.producers import ProducerHandlers
+from gantry_broker.server.groups.progress import ProgressHandlers
+from gantry_broker.server.groups.resets import ResetHandlers
+from gantry_broker.server.pull.consume_queues import ConsumeQueueHandlers
+from gantry_broker.server.pull.handlers import PullHandlers
+from gantry_broker.server.pull.queries import QueryHandlers
+from gantry_broker.server.pull.sight import Sight
+from gantry_broker.server.roles.handlers import ReplicationHandlers
+from gantry_broker.server.roles.replication import Replication
+from gantry_broker.server.roles.roles import Roles
+from gantry_broker.server.roles.slave_reads import SlaveReads
+from gantry_broker.server.roles.stored_tables import StoredTables
+from gantry_broker.server.roles.stream_speeds import StreamSpeeds
+from gantry_broker.server.roles.table_sync import TableSync
+from gantry_broker.server.send.flow_control import FlowControl
+from gantry_broker.server.send.handlers import SendHandlers
+from gantry_broker.server.send.parked import ParkedReplies, Stage
+from gantry_broker.server.send.reply import ReplyHandlers
+from gantry_broker.server.send.send_back import SendBackHandler
+from gantry_broker.server.send.send_path import SendPath
+from gantry_broker.server.send.signed_sends import SignedSends
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
-from gantry_broker.server.settings_file import SettingsFile
-from gantry_broker.server.sight import Sight
-from gantry_broker.server.signed_sends import SignedSends
-from gantry_broker.server.slave_reads import SlaveReads
-from gantry_broker.server.statistics import Statistics
-from gantry_broker.server.stats import BrokerStats
-from gantry_broker.server.status import ServerFacts, StatusPublisher
-from gantry_broker.server.status_thread import OpenPage
-from gantry_broker.server.stopping import StopTimeout, finish_within
-from gantry_broker.server.stored_tables import StoredTables
-from gantry_broker.server.stream_speeds import StreamSpeeds
-from gantry_broker.server.table_sync import TableSync
-from gantry_broker.server.tls import BrokerTls
-from gantry_broker.server.told_topics import told_topics
-from gantry_broker.server.topics import TopicTable
+from gantry_broker.server.transactions.half_messages import HalfMessageHandlers
+from gantry_broker.server.transactions.handlers import TransactionHandlers
 from gantry_broker.server.transactions.service import Transactions
-from gantry_broker.server.upkeep import Upkeep
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.abort_marker import AbortMarker
 from gantry_broker.store.config_file import ConfigFile

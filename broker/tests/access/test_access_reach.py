@@ -18,7 +18,7 @@ import pytest
 
 from gantry_access import Credentials, SignatureKind, signer
 from gantry_broker.app import Broker
-from gantry_broker.server import stored_topics
+from gantry_broker.server.core import stored_topics
 from gantry_testing.accounts import (
     ADMIN,
     BILLING,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from named_cluster import QUEUE, TOPIC, named_cluster
 
-from gantry_broker.server.handlers import members as broker_members
+from gantry_broker.server.groups import members as broker_members
 from gantry_client import (
     Admin,
     BrokerRefused,

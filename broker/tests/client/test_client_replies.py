@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from crash.processes import HOST, broker, name_server
 
-from gantry_broker.server.topics import system_topics
+from gantry_broker.server.core.topics import system_topics
 from gantry_client import (
     Admin,
     BrokerRefused,

@@ -16,7 +16,7 @@ from gantry_broker.ha.classic.follower import ClassicFollower
 from gantry_broker.ha.classic.questions import BadAnswer, Questions
 from gantry_broker.ha.classic.tables import ClassicTables
 from gantry_broker.ha.frames import Table
-from gantry_broker.server.role_status import status_of
+from gantry_broker.server.roles.role_status import status_of
 from gantry_broker.settings import SettingsError, broker_settings
 from gantry_remoting import CommandService, Connection, Listener, ListenerSettings
 from gantry_status.orders import HaRole

@@ -160,6 +160,34 @@ def test_an_import_across_the_floors_is_refused(tree: Path, importer: str, impor
     assert f"{importer} -> {imported}" in result.stdout
 
 
+def test_an_import_across_the_layers_of_the_server_is_refused(tree: Path) -> None:
+    """A lower layer of the server does not import a higher one, and parts of one layer do not import each other."""
+    server = tree / "broker/src/gantry_broker/server"
+    for name in ("core", "send", "groups", "delay"):
+        (server / name).mkdir()
+        (server / name / "__init__.py").write_text("")
+    write_import(tree, "gantry_broker.server.send", "gantry_broker.server.core")
+    assert lint(tree).returncode == 0
+
+    write_import(tree, "gantry_broker.server.core", "gantry_broker.server.send")
+    write_import(tree, "gantry_broker.server.groups", "gantry_broker.server.delay")
+    result = lint(tree)
+
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "gantry_broker.server.core -> gantry_broker.server.send" in result.stdout
+    assert "gantry_broker.server.groups -> gantry_broker.server.delay" in result.stdout
+
+
+def test_a_module_of_the_server_outside_its_layers_is_refused(tree: Path) -> None:
+    """A new part of the server is given a layer."""
+    (tree / "broker/src/gantry_broker/server/stray.py").write_text("")
+
+    result = lint(tree)
+
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "stray" in result.stdout
+
+
 def test_a_detour_is_refused_too(tree: Path) -> None:
     """What may not be imported may not be reached through a third package either."""
     write_import(tree, "gantry_operator", "gantry_client")

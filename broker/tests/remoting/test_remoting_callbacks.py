@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gantry_broker.ha.server import MasterStream
-from gantry_broker.server.pull_hold import HeldPull, PullHold
+from gantry_broker.server.pull.pull_hold import HeldPull, PullHold
 from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings
 from gantry_remoting.closings import CloseReason, LimitedLog
 from gantry_testing.local import RawPeer, on_both_loops, wait_until

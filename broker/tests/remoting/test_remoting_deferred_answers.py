@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.handlers import reply as reply_module
+from gantry_broker.server.send import reply as reply_module
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_remoting import Connection, Listener, ListenerSettings

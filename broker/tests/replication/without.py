@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from gantry_broker.ha.ack_set import AckSet, SlaveProgress
     from gantry_broker.ports.real_disk import RealFile
-    from gantry_broker.server.roles import Roles
+    from gantry_broker.server.roles.roles import Roles
     from gantry_status.orders import Promised
 
 
@@ -28,7 +28,7 @@ def replace(owner: object, name: str, method: object) -> None:
 
 def promise_and_go_on() -> None:
     """A slave says that it has promised, and follows its old master all the same."""
-    from gantry_broker.server.roles import Roles
+    from gantry_broker.server.roles.roles import Roles
     from gantry_status.orders import Promised
 
     async def promise(roles: "Roles", epoch: int, to: str) -> "Promised":
@@ -76,7 +76,7 @@ def show_what_is_not_confirmed() -> None:
 
 def believe_offsets() -> None:
     """Consumers stand where the tables say, also where the log has not come to yet."""
-    from gantry_broker.server.stored_tables import StoredTables
+    from gantry_broker.server.roles.stored_tables import StoredTables
 
     replace(StoredTables, "clamp_offsets", lambda tables: None)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.server.handlers.accounts import WRITES
+from gantry_broker.server.admin.account_handlers import WRITES
 from gantry_testing.accounts import ADMIN, ORDERS, guarded_broker, signed_dialogue
 from gantry_testing.local import dialogue, running_broker, wait_until
 from gantry_wire import RequestCode

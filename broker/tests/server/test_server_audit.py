@@ -11,8 +11,8 @@ import pytest
 from gantry_broker.control.server import ControlServer
 from gantry_broker.logs import set_up_logs
 from gantry_broker.server import service
-from gantry_broker.server.audit import AUDITED, EVERY_DAY
-from gantry_broker.server.gate import CHANGES
+from gantry_broker.server.admin.audit import AUDITED, EVERY_DAY
+from gantry_broker.server.core.gate import CHANGES
 from gantry_remoting.audit import FIELDS, LOGGER, subject
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, Fence, Lease

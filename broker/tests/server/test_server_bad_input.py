@@ -297,7 +297,7 @@ async def test_a_broken_handler_costs_its_request_only(place: Place, monkeypatch
             raise RuntimeError("unforeseen")
         return {}
 
-    monkeypatch.setattr("gantry_broker.server.handlers.send.parse_properties", explode)
+    monkeypatch.setattr("gantry_broker.server.send.handlers.parse_properties", explode)
     delayed = "BOOM\x011\x02DELAY\x011\x02"  # a delayed message is handled by the readable path only
     replies = await asyncio.gather(
         place.client.send(b"1"), place.client.send(b"2", properties=delayed), place.client.send(b"3")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.clients import CLIENT_TIMEOUT_MS
-from gantry_broker.server.queue_locks import LOCK_LEASE_MS, QueueLocks
+from gantry_broker.server.core.clients import CLIENT_TIMEOUT_MS
+from gantry_broker.server.core.queue_locks import LOCK_LEASE_MS, QueueLocks
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
 from gantry_wire.commands.admin import SubscriptionGroupConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.role_status import status_of
+from gantry_broker.server.roles.role_status import status_of
 from gantry_cli.rates import read_facts
 from gantry_status import LogRange
 from gantry_testing.local import GROUP, TOPIC, dialogue, running_broker, wait_until

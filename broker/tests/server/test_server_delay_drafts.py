@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gantry_broker.server.delay_drafts import due_drafts, unsealed
+from gantry_broker.server.delay.drafts import due_drafts, unsealed
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import StoredMessage, decode_record, encode_record

@@ -9,10 +9,10 @@ import pytest
 from test_server_roles import MOVED, SYNC, copied, follows, group
 
 from gantry_broker.app import Broker
-from gantry_broker.server import delay
-from gantry_broker.server.core import BrokerCore
-from gantry_broker.server.delay_progress import STEPS_MAX, WAITING_MAX, DelayProgress
-from gantry_broker.server.offsets import DelayOffsetDocument
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.offsets import DelayOffsetDocument
+from gantry_broker.server.delay import service as delay
+from gantry_broker.server.delay.progress import STEPS_MAX, WAITING_MAX, DelayProgress
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import TOPIC, UNIQUE_ID, dialogue, properties_text, running_broker, wait_until
 from gantry_wire.message import StoredMessage

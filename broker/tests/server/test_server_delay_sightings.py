@@ -7,9 +7,9 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import ConfigCorrupt, StoreFull
-from gantry_broker.server import delay
-from gantry_broker.server.delay_drafts import due_drafts
-from gantry_broker.server.delay_sightings import SIGHTINGS, Sightings
+from gantry_broker.server.delay import service as delay
+from gantry_broker.server.delay.drafts import due_drafts
+from gantry_broker.server.delay.sightings import SIGHTINGS, Sightings
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import (
     TOPIC,

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gantry_broker.server.flow_control import BURST_WAITS, STALL_MS, CoreWait, FlowControl
-from gantry_broker.server.refusals import Refusal
+from gantry_broker.server.core.refusals import Refusal
+from gantry_broker.server.send.flow_control import BURST_WAITS, STALL_MS, CoreWait, FlowControl
 from gantry_status import RefusalReason
 from gantry_testing.local import (
     TOPIC,

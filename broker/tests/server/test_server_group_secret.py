@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server import group_secret
-from gantry_broker.server.group_secret import GroupSecret
-from gantry_broker.server.replication import Replication
+from gantry_broker.server.roles import group_secret
+from gantry_broker.server.roles.group_secret import GroupSecret
+from gantry_broker.server.roles.replication import Replication
 from gantry_testing.local import dialogue, running_broker, wait_until
 
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}

@@ -12,8 +12,8 @@ from test_server_damage import DAMAGED, damage, pull_all, send_all
 from test_server_transactions import COMMIT, bodies, end, prepare, questions
 
 from gantry_broker.app import Broker
-from gantry_broker.server.delay import DelayService
-from gantry_broker.server.replication import Replication
+from gantry_broker.server.delay.service import DelayService
+from gantry_broker.server.roles.replication import Replication
 from gantry_testing.local import TOPIC, dialogue, properties_text, running_broker, wait_until
 from gantry_wire import RequestCode, ResponseCode, names
 

@@ -9,8 +9,8 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.server import live_settings
-from gantry_broker.server.live_settings import CHANGEABLE
+from gantry_broker.server.core import live_settings
+from gantry_broker.server.core.live_settings import CHANGEABLE
 from gantry_broker.settings import BrokerSettings, broker_settings
 from gantry_testing.local import Dialogue, dialogue, local_conf, running_broker, tree
 from gantry_wire import Command, RequestCode, ResponseCode

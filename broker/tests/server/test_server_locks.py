@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gantry_broker.server.queue_locks import LOCK_LEASE_MS, QueueLocks
-from gantry_broker.server.replication import Replication
+from gantry_broker.server.core.queue_locks import LOCK_LEASE_MS, QueueLocks
+from gantry_broker.server.roles.replication import Replication
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
 from gantry_wire import Command

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server import consumer_calls
-from gantry_broker.server.handlers import members
+from gantry_broker.server.groups import consumer_calls, members
 from gantry_remoting import Channel
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
 from gantry_wire import Command, RequestCode, ResponseCode, decode_record

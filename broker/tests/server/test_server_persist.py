@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gantry_broker.server.persist import Persistence, TableFile
+from gantry_broker.server.core.persist import Persistence, TableFile
 from gantry_testing.local import wait_until
 from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.commands.clients import Document

@@ -8,7 +8,7 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import StoreCorrupt
-from gantry_broker.server.topics import PERM_WRITE
+from gantry_broker.server.core.topics import PERM_WRITE
 from gantry_remoting import ConnectionClosed
 from gantry_testing.local import (
     GROUP,

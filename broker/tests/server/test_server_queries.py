@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.handlers import queries
+from gantry_broker.server.pull import queries
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import TOPIC, UNIQUE_ID, Dialogue, dialogue, properties_text, running_broker
 from gantry_wire import Command

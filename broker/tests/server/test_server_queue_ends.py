@@ -10,7 +10,7 @@ from test_server_roles import MOVED, SYNC, copied, follows, group
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import StoreFull
-from gantry_broker.server.queue_ends import QueueEnds, QueueEndsDocument
+from gantry_broker.server.roles.queue_ends import QueueEnds, QueueEndsDocument
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.message_store import QUEUE_OFFSET_MAX
 from gantry_testing.faulty_disk import FaultyDisk

@@ -16,7 +16,7 @@ from gantry_broker.app import Broker
 from gantry_broker.ha.role_record import RoleRecord
 from gantry_broker.ha.wholeness import WholeRecord
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.server.regaining import Remembered, why_not_regained
+from gantry_broker.server.roles.regaining import Remembered, why_not_regained
 from gantry_broker.settings import broker_settings
 from gantry_broker.store.sealed_file import write_sealed
 from gantry_status.orders import HaRole, OrderRefused

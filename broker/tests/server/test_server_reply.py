@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.handlers import reply as reply_module
+from gantry_broker.server.send import reply as reply_module
 from gantry_remoting import Channel
 from gantry_testing.local import (
     TOPIC,

@@ -11,7 +11,7 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import DiskSpace
-from gantry_broker.server.retention import DiskStatus
+from gantry_broker.server.admin.retention import DiskStatus
 from gantry_broker.settings import broker_settings
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import FaultyDisk

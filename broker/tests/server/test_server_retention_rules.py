@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantry_broker.ports import DiskSpace
-from gantry_broker.server.clients import ClientRegistry
-from gantry_broker.server.core import BrokerCore
-from gantry_broker.server.offsets import ConsumerOffsets
-from gantry_broker.server.topics import TopicTable
-from gantry_broker.server.unconsumed import oldest_unconsumed
+from gantry_broker.server.admin.unconsumed import oldest_unconsumed
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.clients import ClientRegistry
+from gantry_broker.server.core.offsets import ConsumerOffsets
+from gantry_broker.server.core.topics import TopicTable
 from gantry_broker.store.retention import (
     FILES_PER_ROUND_MAX,
     HOUR_MS,

@@ -13,8 +13,9 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.server import roles, sight
-from gantry_broker.server.role_status import compared_needed
+from gantry_broker.server.pull import sight
+from gantry_broker.server.roles import roles
+from gantry_broker.server.roles.role_status import compared_needed
 from gantry_broker.settings import broker_settings
 from gantry_status.orders import HaRole, OrderRefused
 from gantry_testing.local import TOPIC, Dialogue, dialogue, expire, local_conf, properties_text, wait_until

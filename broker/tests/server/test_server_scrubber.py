@@ -11,7 +11,7 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk
-from gantry_broker.server.scrubber import READ_BYTES, Scrubber, ScrubProgress
+from gantry_broker.server.admin.scrubber import READ_BYTES, Scrubber, ScrubProgress
 from gantry_broker.store.integrity import Integrity
 from gantry_broker.store.sealed_file import read_sealed
 from gantry_testing.local import dialogue, running_broker, wait_until
@@ -203,7 +203,7 @@ async def test_a_rate_of_zero_switches_it_off(tmp_path: Path) -> None:
 
 async def test_its_task_scrubs_at_a_bounded_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each piece it sleeps for as long as that piece may take."""
-    monkeypatch.setattr("gantry_broker.server.scrubber.START_DELAY_S", 0.0)
+    monkeypatch.setattr("gantry_broker.server.admin.scrubber.START_DELAY_S", 0.0)
     async with filled_broker(tmp_path) as broker:
         slept: list[float] = []
         sleep = asyncio.sleep
@@ -213,7 +213,7 @@ async def test_its_task_scrubs_at_a_bounded_rate(tmp_path: Path, monkeypatch: py
                 slept.append(seconds)
             await sleep(0)
 
-        monkeypatch.setattr("gantry_broker.server.scrubber.asyncio.sleep", note)
+        monkeypatch.setattr("gantry_broker.server.admin.scrubber.asyncio.sleep", note)
         scrubber = Scrubber(broker.core, RealDisk(), broker.retention.paused(), bytes_per_second=1 << 10)
         task = asyncio.ensure_future(scrubber.run())
         try:

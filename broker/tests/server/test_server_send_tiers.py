@@ -17,10 +17,10 @@ import pytest
 from gantry_access import signer
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk
-from gantry_broker.server import send_routes
-from gantry_broker.server.handlers.send import SendHandlers
-from gantry_broker.server.refusals import Refusal
-from gantry_broker.server.send_path import SEND_V2_PREFIX
+from gantry_broker.server.core import send_routes
+from gantry_broker.server.core.refusals import Refusal
+from gantry_broker.server.send.handlers import SendHandlers
+from gantry_broker.server.send.send_path import SEND_V2_PREFIX
 from gantry_testing.accounts import ADMIN, ORDERS, guarded_broker, signed_dialogue
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import TOPIC, dialogue, properties_text, running_broker, send_ext

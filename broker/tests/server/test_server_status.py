@@ -18,8 +18,8 @@ from crash.processes import ServerProcess, broker
 from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError, StoreLocked
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.server.status import StatusPublisher
-from gantry_broker.server.status_thread import OpenPage, PageUnusable
+from gantry_broker.server.admin.status import StatusPublisher
+from gantry_broker.server.admin.status_thread import OpenPage, PageUnusable
 from gantry_broker.settings import broker_settings
 from gantry_broker.store import record_taker, recovery
 from gantry_status import (
@@ -260,7 +260,7 @@ async def test_a_page_that_cannot_be_written_costs_the_broker_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_at_start: bool
 ) -> None:
     """A full disk is said once, sends go on, and the page comes back with the space."""
-    monkeypatch.setattr("gantry_broker.server.status_thread.RETRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr("gantry_broker.server.admin.status_thread.RETRY_INTERVAL_S", 0.01)
     trouble = TroubledPage()
     refusal = trouble.refusal
     if not is_at_start:

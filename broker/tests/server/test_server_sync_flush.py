@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.parked import ParkedReplies, Stage, with_code
+from gantry_broker.server.send.parked import ParkedReplies, Stage, with_code
 from gantry_broker.settings import broker_settings
 from gantry_broker.store.log_end import decode_log_end
 from gantry_testing.fake_clock import FakeClock

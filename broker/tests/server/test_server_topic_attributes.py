@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gantry_broker.server.topic_attributes import (
+from gantry_broker.server.core.topic_attributes import (
     UnsupportedAttributes,
     WrongAttributes,
     changed_attributes,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.handlers import unsupported
-from gantry_broker.server.handlers.unsupported import UNSUPPORTED
+from gantry_broker.server.admin import unsupported
+from gantry_broker.server.admin.unsupported import UNSUPPORTED
 from gantry_testing.local import TOPIC, UNIQUE_ID, Dialogue, dialogue, properties_text, running_broker
 from gantry_wire import RequestCode
 from gantry_wire.fastjson import dumps

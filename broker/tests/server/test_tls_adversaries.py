@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from gantry_broker.ha import tls_port
-from gantry_broker.server.tls import BrokerTls
+from gantry_broker.server.core.tls import BrokerTls
 from gantry_broker.settings import broker_settings
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings

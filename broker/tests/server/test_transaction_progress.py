@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gantry_broker.ports import SystemClock
-from gantry_broker.server.offsets import ConsumerOffsets, OffsetDocument
+from gantry_broker.server.core.offsets import ConsumerOffsets, OffsetDocument
 from gantry_broker.server.transactions.progress import WAITING_MAX, TransactionProgress
 from gantry_wire.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 

@@ -3,7 +3,7 @@
     <root>/role.json      a sealed document
 
 It gives nobody a role: a role is given by the configuration or by an order; the order to regain one is for just what
-stands here (``server/regaining``). It says whom a master has to compare with
+stands here (``server/roles/regaining``). It says whom a master has to compare with
 after a start that may have lost bytes, and tells whoever elects who may be elected. So one that cannot be read is
 logged and forgotten, unlike a promise.
 """

@@ -13,12 +13,12 @@ from typing import Final, final
 
 from gantry_access import Guard
 from gantry_broker.errors import BrokerError
-from gantry_broker.server.audit import AUDITED
-from gantry_broker.server.core import Answer, HandlerTable
-from gantry_broker.server.gate import Gate
-from gantry_broker.server.handlers.send import SEND_CODES, Refused, SendHandlers
-from gantry_broker.server.refusals import Refusals
-from gantry_broker.server.send_path import UNHANDLED, SendPath, store_refusal
+from gantry_broker.server.admin.audit import AUDITED
+from gantry_broker.server.core.broker_core import Answer, HandlerTable
+from gantry_broker.server.core.gate import Gate
+from gantry_broker.server.core.refusals import Refusals
+from gantry_broker.server.send.handlers import SEND_CODES, Refused, SendHandlers
+from gantry_broker.server.send.send_path import UNHANDLED, SendPath, store_refusal
 from gantry_remoting import Connection
 from gantry_remoting.audit import audited
 from gantry_remoting.deferred_answers import DeferredAnswers

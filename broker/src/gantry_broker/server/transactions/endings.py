@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, final
 
-from gantry_broker.server.core import BrokerCore
+from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.transactions import records
 from gantry_broker.server.transactions.halves import UNKNOWN, Half
 from gantry_broker.server.transactions.journal import TransactionJournal

@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Final, final
 
-from gantry_broker.server.core import BrokerCore
+from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.transactions import records
 from gantry_broker.server.transactions.halves import Half, OpenHalves, newest_places
 from gantry_broker.server.transactions.records import Outcome

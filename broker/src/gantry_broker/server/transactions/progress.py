@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, final
 
-from gantry_broker.server.offsets import SEPARATOR, ConsumerOffsets, OffsetDocument
+from gantry_broker.server.core.offsets import SEPARATOR, ConsumerOffsets, OffsetDocument
 from gantry_wire import names
 
 WAITING_MAX: Final = 64

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from gantry_broker.errors import BrokerError
-from gantry_broker.server.core import BrokerCore
+from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.transactions import records
 from gantry_broker.server.transactions.halves import Half
 from gantry_broker.server.transactions.journal import TransactionJournal

@@ -14,7 +14,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
-from gantry_broker.server.handlers.send import index_keys
+from gantry_broker.server.send.handlers import index_keys
 from gantry_broker.server.transactions.halves import Half
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft

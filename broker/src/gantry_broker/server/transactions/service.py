@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final, final
 
 from gantry_broker.errors import BrokerError, IndexRebuilding
-from gantry_broker.server.core import BrokerCore
+from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.transactions.endings import Ended, Endings
 from gantry_broker.server.transactions.journal import TransactionJournal
 from gantry_broker.server.transactions.questions import Questions

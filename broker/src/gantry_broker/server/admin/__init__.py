@@ -1,0 +1,1 @@
+"""Administration and upkeep: topics, accounts, status, retention and the scrubber."""

@@ -1,0 +1,125 @@
+"""Accounts and what they may, as mqadmin asks for them: codes 3001 to 3010.
+
+Accounts are in a file that a person or an operator keeps, and that every server of a group reads: a broker that wrote
+into its own would be the only one to know, and a mounted Secret cannot be written at all. So what is asked is answered
+from the accounts that hold now, and what would change them is refused with the name of the file. Secrets are never
+told, where RocketMQ shows the password.
+
+    admin: true                       a user of type Super; needs no policies
+    defaultTopicPerm, -GroupPerm      policy Default on Topic:* and Group:*; DENY is what holds without one
+    topicPerms, groupPerms            policy Custom on Topic:<name> and Group:<name>
+"""
+
+from typing import Any, Final, final
+
+from gantry_access import Account, Guard, Permission
+from gantry_broker.server.core.broker_core import Handler, HandlerTable
+from gantry_broker.server.send.handlers import Refused
+from gantry_remoting import Connection
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.commands.admin import AclFilter, AclSubject, UserFilter, Username
+from gantry_wire.fastjson import dumps
+
+SUBJECT_PREFIX: Final = "User:"
+OFF: Final = "access control is off on this broker: aclEnable=true and aclFile, the file of accounts, switch it on"
+
+WRITES: Final = (
+    RequestCode.AUTH_CREATE_USER,
+    RequestCode.AUTH_UPDATE_USER,
+    RequestCode.AUTH_DELETE_USER,
+    RequestCode.AUTH_CREATE_ACL,
+    RequestCode.AUTH_UPDATE_ACL,
+    RequestCode.AUTH_DELETE_ACL,
+)
+
+
+@final
+class AccountHandlers:
+    """Owned by the event loop."""
+
+    def __init__(self, guard: Guard | None) -> None:
+        """Without a guard there is no access control."""
+        self._guard: Final = guard
+
+    def table(self) -> HandlerTable:
+        reads: dict[int, Handler] = {
+            RequestCode.AUTH_GET_USER: self.user,
+            RequestCode.AUTH_LIST_USER: self.users,
+            RequestCode.AUTH_GET_ACL: self.acl,
+            RequestCode.AUTH_LIST_ACL: self.acls,
+        }
+        return {**reads, **dict.fromkeys((int(code) for code in WRITES), self.refuse)}
+
+    def user(self, command: Command, connection: Connection) -> Command:
+        """One account; an answer without a body where there is none, as in RocketMQ."""
+        name = Username.read(command.ext).username or ""
+        if not name.strip():
+            raise Refused(ResponseCode.INVALID_PARAMETER, "The username is blank")
+        account = next((one for one in self._accounts() if one.access_key == name), None)
+        return command.reply(body=b"" if account is None else dumps(user_document(account)))
+
+    def users(self, command: Command, connection: Connection) -> Command:
+        part = (UserFilter.read(command.ext).filter or "").strip()
+        return command.reply(body=dumps([user_document(one) for one in self._accounts() if part in one.access_key]))
+
+    def acl(self, command: Command, connection: Connection) -> Command:
+        """What one account may; an answer without a body where nothing is said of it, as in RocketMQ."""
+        subject = AclSubject.read(command.ext).subject or ""
+        account = next((one for one in self._accounts() if SUBJECT_PREFIX + one.access_key == subject), None)
+        if account is None:
+            raise Refused(ResponseCode.NO_PERMISSION, "The subject is not exist.")
+        document = acl_document(account)
+        return command.reply(body=dumps(document) if document["policies"] else b"")
+
+    def acls(self, command: Command, connection: Connection) -> Command:
+        asked = AclFilter.read(command.ext)
+        subject, resource = (asked.subject_filter or "").strip(), (asked.resource_filter or "").strip()
+        found = [acl_document(one, resource) for one in self._accounts() if subject in SUBJECT_PREFIX + one.access_key]
+        return command.reply(body=dumps([one for one in found if one["policies"]]))
+
+    def refuse(self, command: Command, connection: Connection) -> Command:
+        """A change."""
+        if self._guard is None:
+            return command.reply(ResponseCode.NO_PERMISSION, OFF)
+        return command.reply(
+            ResponseCode.NO_PERMISSION,
+            f"accounts are kept in {self._guard.file.path} (aclFile), which this broker reads and never writes: "
+            "change them there, and every server that reads the file follows within seconds",
+        )
+
+    def _accounts(self) -> list[Account]:
+        if self._guard is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, OFF)
+        return list(self._guard.file.accounts.by_key.values())
+
+
+def user_document(account: Account) -> dict[str, str]:
+    """An account as Java's UserInfo bean, without its password."""
+    return {
+        "userStatus": "enable",
+        "userType": "Super" if account.is_admin else "Normal",
+        "username": account.access_key,
+    }
+
+
+def acl_document(account: Account, part: str = "") -> dict[str, Any]:
+    """What it may, as Java's AclInfo bean; of resources in whose names ``part`` is."""
+    custom = [_entry(f"Topic:{name}", permission) for name, permission in sorted(account.topics.items())]
+    custom += [_entry(f"Group:{name}", permission) for name, permission in sorted(account.groups.items())]
+    defaults = (("Topic:*", account.default_topic), ("Group:*", account.default_group))
+    general = [_entry(resource, permission) for resource, permission in defaults if permission]
+    policies = [
+        {"entries": kept, "policyType": kind}
+        for kind, entries in (("Custom", custom), ("Default", general))
+        if (kept := [entry for entry in entries if part in entry["resource"]])
+    ]
+    return {"policies": policies, "subject": SUBJECT_PREFIX + account.access_key}
+
+
+def _entry(resource: str, permission: Permission) -> dict[str, Any]:
+    actions = [name for name, bit in (("Pub", Permission.PUB), ("Sub", Permission.SUB)) if permission & bit]
+    return {
+        "actions": actions or ["Pub", "Sub"],
+        "decision": "Allow" if actions else "Deny",
+        "resource": resource,
+    }

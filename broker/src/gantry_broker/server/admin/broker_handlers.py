@@ -1,0 +1,248 @@
+"""What the broker says about itself."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, final
+
+from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.core.live_settings import NotChangeable
+from gantry_broker.server.delay.service import DelayService
+from gantry_broker.server.pull.pull_hold import PullHold
+from gantry_broker.settings import BrokerSettings, SettingsError, parse_properties_file
+from gantry_remoting import Connection, Listener
+from gantry_remoting.closings import CloseReason
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.codes import PROTOCOL_VERSION
+from gantry_wire.commands.documents import write_document
+from gantry_wire.fastjson import dumps
+from gantry_wire.message import record_store_timestamp
+
+NO_BUFFERS: Final = (1 << 31) - 1
+"""How many write buffers RocketMQ says are left where it uses none."""
+
+RANGES_MAX: Final = 8
+"""Of the log, missing or damaged, that are named; the sums have all of them."""
+
+NOTHING_OF: Final = (
+    "timerReadBehind",
+    "timerOffsetBehind",
+    "timerCongestNum",
+    "EndTransactionQueueSize",
+    "EndTransactionThreadPoolQueueCapacity",
+)
+"""What RocketMQ counts and what does not exist here: timers, and a queue of ends of transactions."""
+
+
+@final
+class BrokerHandlers:
+    """Codes 25, 26, 28, 45, 402 and 200056. Owned by the event loop."""
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        delay: DelayService,
+        hold: PullHold,
+        connections: Callable[[], int],
+        *,
+        ports: Sequence[Listener] = (),
+        certificate_ends_at: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self._core = core
+        self._delay = delay
+        self._hold = hold
+        self._connections = connections
+        self._ports = ports
+        self._certificate_ends_at = certificate_ends_at
+        self._booted_at_ms = core.clock.wall_ms()
+
+    def table(self) -> HandlerTable:
+        return {
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
+            RequestCode.GET_BROKER_CONFIG: self.config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
+            RequestCode.POP_ROLLBACK: self.popped,
+        }
+
+    def config(self, command: Command, connection: Connection) -> Command:
+        """The settings that hold now in broker.conf's form, and which of them were changed at run time."""
+        live = self._core.live
+        listed = {**live.now.effective(), **_resolved(live.now)}
+        lines = [f"{name}={value}" for name, value in sorted(listed.items())]
+        ext = {"version": write_document(live.version).decode(), "changedAtRunTime": ";".join(live.changed)}
+        return command.reply(ext=ext, body="\n".join(lines).encode())
+
+    async def update_config(self, command: Command, connection: Connection) -> Command:
+        """Change settings while the broker runs; answered when the change is on the disk and holds."""
+        try:
+            await self._core.live.update(parse_properties_file(command.body.decode()))
+        except NotChangeable as error:
+            return command.reply(ResponseCode.NO_PERMISSION, str(error))
+        except (SettingsError, UnicodeDecodeError) as error:
+            return command.reply(ResponseCode.INVALID_PARAMETER, str(error))
+        except OSError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"the change could not be written: {error}")
+        return command.reply()
+
+    def delay_offsets(self, command: Command, connection: Connection) -> Command:
+        return command.reply(body=write_document(self._delay.progress.delivered()))
+
+    def request_modes(self, command: Command, connection: Connection) -> Command:
+        return command.reply(body=dumps({"messageRequestModeMap": {}}))
+
+    def popped(self, command: Command, connection: Connection) -> Command:
+        """Records of pop consumption are to be moved into files: there are none, so that is done."""
+        return command.reply()
+
+    def runtime(self, command: Command, connection: Connection) -> Command:
+        return command.reply(body=dumps({"table": self.runtime_table()}))
+
+    def runtime_table(self) -> dict[str, str]:
+        """RocketMQ's names; what does not exist here (thread pools, their queues) is zero."""
+        core = self._core
+        store, stats, settings = core.store, core.stats, core.settings
+        now_ms = core.clock.wall_ms()
+        totals, days = core.statistics.totals(), stats.days
+        missing, damaged = store.loss.missing, store.guard.damaged
+        table: dict[str, object] = {
+            "brokerActive": "true" if core.gate.sends is None else "false",
+            "brokerVersion": PROTOCOL_VERSION,
+            "brokerVersionDesc": "V5_3_3",
+            "bootTimestamp": self._booted_at_ms,
+            "runtime": uptime_text(now_ms - self._booted_at_ms),
+            "putTps": stats.rates(0),
+            "getTransferredTps": stats.rates(1),
+            "getTransferedTps": stats.rates(1),
+            "getFoundTps": stats.rates(2),
+            "getMissTps": stats.rates(3),
+            "getTotalTps": stats.pull_rates(),
+            "msgPutTotalTodayNow": totals.put,
+            "msgGetTotalTodayNow": totals.get,
+            "msgPutTotalTodayMorning": days.today_morning.put,
+            "msgGetTotalTodayMorning": days.today_morning.get,
+            "msgPutTotalYesterdayMorning": days.yesterday_morning.put,
+            "msgGetTotalYesterdayMorning": days.yesterday_morning.get,
+            "putMessageTimesTotal": stats.put_count,
+            "putMessageFailedTimes": stats.put_failures,
+            "putMessageSizeTotal": stats.put_bytes,
+            "putMessageAverageSize": stats.put_bytes / stats.put_count if stats.put_count else 0.0,
+            "putMessageEntireTimeMax": stats.times.max_ms,
+            "getMessageEntireTimeMax": stats.get_ms_max,
+            "getMessageSizeTotal": stats.get_bytes,
+            "ackWaitsMicros": ",".join(map(str, stats.ack_waits)),
+            "putMessageDistributeTime": stats.times.distribution(),
+            "putLatency99": f"{stats.times.within_ms(0.99):.2f}",
+            "putLatency999": f"{stats.times.within_ms(0.999):.2f}",
+            "commitLogMinOffset": store.min_physical,
+            "commitLogMaxOffset": store.wrote,
+            "dispatchBehindBytes": store.wrote - store.dispatched,
+            "dispatchMaxBuffer": 0,
+            "remainHowManyDataToCommit": bytes_text(store.wrote - store.committed),
+            "remainHowManyDataToFlush": bytes_text(store.wrote - store.flushed),
+            "commitLogDirCapacity": self._capacity(),
+            "flushBehindBytes": store.wrote - store.flushed,
+            "commitLogSyncs": store.sync_count,
+            "remainTransientStoreBufferNumbs": store.pool_status.free if store.pool_status.total else NO_BUFFERS,
+            "earliestMessageTimeStamp": self._earliest_ms(),
+            "startAcceptSendRequestTimeStamp": 0,
+            "pageCacheLockTimeMills": 0,
+            "commitLogDiskRatio": self._disk_ratio(),
+            f"commitLogDiskRatio_{store.root}/commitlog": self._disk_ratio(),
+            "consumeQueueDiskRatio": self._disk_ratio(),
+            "consumeQueuesRebuilding": store.repair.queues.queues_waiting,
+            "consumeQueueUnitsRebuilt": store.repair.queues.units_rebuilt,
+            "keyIndexRebuilds": store.repair.index_rebuilds,
+            "commitLogMissingBytes": sum(lost.end - lost.start for lost in missing),
+            "commitLogMissingRanges": _ranges_text(missing),
+            "commitLogDamagedRecords": len(damaged),
+            "commitLogDamagedBytes": sum(one.end - one.start for one in damaged),
+            "commitLogDamagedRanges": _ranges_text(damaged),
+            "connections": self._connections(),
+            "heldPulls": self._hold.count,
+            "unfinishedFrameBytes": sum(port.frame_budget.held_bytes for port in self._ports),
+            "unreadReplyBytes": sum(port.reply_budget.held_bytes for port in self._ports),
+            "connectionsClosed": closed_text(self._ports),
+            "producerGroups": len(core.clients.producers),
+            "consumerGroups": len(core.clients.consumers),
+            "settingsChangedAtRunTime": ";".join(f"{key}={value}" for key, value in core.live.changed.items()),
+            "sendThreadPoolQueueCapacity": settings.send_queue_capacity,
+            "pullThreadPoolQueueCapacity": settings.held_pulls_max,
+        }
+        ends_at = self._certificate_ends_at()
+        if ends_at is not None:
+            table["tlsCertificateEndsTimestamp"] = int(ends_at * 1000)
+        for pool in ("send", "pull", "query", "ack", "endTransaction", "litePull", "clientManager", "heartbeat"):
+            table.setdefault(f"{pool}ThreadPoolQueueSize", 0)
+            table.setdefault(f"{pool}ThreadPoolQueueCapacity", 0)
+            table.setdefault(f"{pool}ThreadPoolQueueHeadWaitTimeMills", 0)
+        table |= dict.fromkeys(NOTHING_OF, 0) | {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
+        for level, (delivered, end) in self._delay.positions().items():
+            table[f"scheduleMessageOffset_{level}"] = f"{delivered},{end}"
+        return {name: str(value) for name, value in table.items()}
+
+    def _earliest_ms(self) -> int:
+        record = self._core.store.message_at(self._core.store.min_physical)
+        return -1 if record is None else record_store_timestamp(record)
+
+    def _capacity(self) -> str:
+        space = self._core.disk.space(self._core.store.root)
+        return f"Total : {bytes_text(space.total)}, Free : {bytes_text(space.free)}."
+
+    def _disk_ratio(self) -> str:
+        """In whole hundredths, rounded up, as in RocketMQ."""
+        space = self._core.disk.space(self._core.store.root)
+        return str(-(-space.used * 100 // space.total) / 100) if space.total else "0"
+
+
+class _Range(Protocol):
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+def _ranges_text(ranges: Sequence[_Range]) -> str:
+    """The first ranges as `start-end;start-end`, with exclusive ends."""
+    return ";".join(f"{one.start}-{one.end}" for one in ranges[:RANGES_MAX])
+
+
+def _resolved(settings: BrokerSettings) -> dict[str, str]:
+    """What an empty value means, hours in RocketMQ's two digits, and what its tools look for among settings.
+
+    Every stored message says that it may be traced; `exportMetrics` takes the number of processors from a pool's size.
+    """
+    hours = settings.store.retention.delete_hours
+    return {
+        "brokerIP2": settings.ha_ip or settings.broker_ip,
+        "inSyncReplicas": str(settings.ha.replicas),
+        "deleteWhen": ";".join(f"{hour:02}" for hour in hours),
+        "traceOn": "true",
+        "useTLS": str(settings.is_tls_enabled).lower(),
+        "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
+    }
+
+
+def closed_text(ports: Sequence[Listener]) -> str:
+    """How many connections this end has closed since the start, as `reason=count` by every reason there is."""
+    counts = Counter[CloseReason]()
+    for port in ports:
+        counts.update(port.closings.counts)
+    return " ".join(f"{reason}={counts[reason]}" for reason in CloseReason)
+
+
+def bytes_text(count: int) -> str:
+    """So many bytes in RocketMQ's words."""
+    if count < 1024:
+        return f"{count} B"
+    power = min(6, (count.bit_length() - 1) // 10)
+    return f"{count / 1024**power:.1f} {'KMGTPE'[power - 1]}iB"
+
+
+def uptime_text(milliseconds: int) -> str:
+    """How long the broker runs, in RocketMQ's words."""
+    minutes, seconds = divmod(milliseconds // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"

@@ -1,0 +1,357 @@
+"""Retention at work in a broker: look at the disk, decide, delete, refuse, and say so once.
+
+    every second          how full is the disk -> are sends refused
+    cleanResourceInterval facts -> plan -> delete, in a helper thread but for the moment in which the lists change
+
+`store.retention` decides, `store.removal` deletes, `unconsumed` finds what consumers still need. This module gives them
+the time and the thread, keeps one round at a time, and tells the operator about changes: what was deleted and why, that
+sends are refused and since they are taken again, and who holds the oldest file when the disk asks for more room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeVar, final
+
+import msgspec
+
+from gantry_broker.ports import DiskSpace
+from gantry_broker.server.admin.unconsumed import Unconsumed, oldest_unconsumed
+from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.core.refusals import Refusal
+from gantry_broker.server.delay.service import DelayService
+from gantry_broker.server.send.flow_control import FlowControl
+from gantry_broker.store.retention import (
+    NOTHING_UNCONSUMED,
+    Reason,
+    RetentionFacts,
+    RetentionPlan,
+    RoomFacts,
+    has_room_for,
+    is_refusing,
+    needs_unconsumed,
+    plan_retention,
+)
+from gantry_broker.store.retention_clock import (
+    SETTLE_MS,
+    ClockReading,
+    RetentionClock,
+    RetentionRecord,
+    decode_record,
+    encode_record,
+)
+from gantry_broker.store.settings import RetentionSettings
+from gantry_remoting import Connection
+from gantry_status import RefusalReason
+from gantry_wire import Command, RequestCode, ResponseCode
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LOOK_INTERVAL_S: Final = 1.0
+MANUAL_ROUNDS: Final = 20
+"""How many rounds an administrator's wish lasts, as in RocketMQ: ten files each."""
+
+NOT_DELETED: Final = "old files could not be deleted; it is tried again"
+NOT_RECORDED: Final = "the record of the store's own time could not be written; it is tried again"
+NO_SPACE_KNOWN: Final = "the disk does not say how full it is; it is asked again"
+
+
+class DiskStatus(NamedTuple):
+    """The disk of the store in one look."""
+
+    total: int
+    used: int
+    is_refusing: bool
+
+
+@final
+class Retention:
+    """Owned by the event loop; `run` is its task. What waits for the disk runs in worker threads, one at a time."""
+
+    def __init__(self, core: BrokerCore, delay: DelayService, flow: FlowControl) -> None:
+        self._core = core
+        self._delay = delay
+        self._flow = flow
+        self._space = DiskSpace(0, 0)
+        self._file_size = core.settings.store.mapped_file_size_commit_log
+        self._time: RetentionClock | None = None
+        self._recorded: object = None
+        self._is_hour_owed = False
+        """Whether the delete hour came while the store's own time was in doubt."""
+
+        self._manual_rounds = 0
+        self._planned_at_ms: int | None = None
+        self._said: object = None
+        self._troubles: dict[str, str] = {}
+        self._round: Final = asyncio.Lock()
+        self._wake: Final = asyncio.Event()
+        self.rounds = 0
+        """How many plans were made."""
+
+    def __repr__(self) -> str:
+        return f"<Retention {self.status}>"
+
+    @property
+    def _settings(self) -> RetentionSettings:
+        return self._core.settings.store.retention
+
+    @property
+    def status(self) -> DiskStatus:
+        """For whoever tells the world about us."""
+        return DiskStatus(self._space.total, self._space.used, self._flow.standing is not None)
+
+    def table(self) -> HandlerTable:
+        return {
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
+        }
+
+    # ------- the task
+
+    def paused(self) -> asyncio.Lock:
+        """While it is held nothing is deleted."""
+        return self._round
+
+    async def start(self) -> None:
+        """Before the first send: is there room? And what a crash has left undone of a deletion is done."""
+        await self._look()
+        try:
+            await self._remove_before(self._core.store.min_physical)
+        except OSError as error:
+            self._say_trouble(NOT_DELETED, error)
+
+    async def run(self) -> None:
+        """Look and delete until cancelled."""
+        while True:
+            await self._look()
+            now_ms = self._core.clock.monotonic_ms()
+            if self._planned_at_ms is None or now_ms - self._planned_at_ms >= self._settings.interval_ms:
+                self._planned_at_ms = now_ms
+                await self._plan_round()
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(min(LOOK_INTERVAL_S, self._settings.interval_ms / 1000)):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def close(self) -> None:
+        """Keep by when the last messages were stored. `run` has ended."""
+        clock, now, store = self._time, self._reading(), self._core.store
+        if clock is not None:
+            clock.observe(now, log_begin=store.min_physical, log_end=store.wrote)
+            self._recorded = None
+            await self._keep(clock, now)
+
+    async def _look(self) -> None:
+        """How full is the disk, and what does that mean for sends."""
+        core, store = self._core, self._core.store
+        try:
+            self._space = space = await in_thread(lambda: core.disk.space(store.root))
+        except OSError as error:
+            self._say_trouble(NO_SPACE_KNOWN, error)
+            return
+        self._troubles.pop(NO_SPACE_KNOWN, None)
+        was_refusing = self._flow.standing is not None
+        is_full = is_refusing(self._room(), self._settings)
+        self._flow.standing = disk_full(space) if is_full else None
+        if is_full != was_refusing:
+            self._say_refusal(space)
+        if not core.gate.is_still and store.is_next_file_wanted and has_room_for(space, self._file_size):
+            store.make_next_file()
+
+    def _room(self) -> RoomFacts:
+        return RoomFacts(
+            space=self._space,
+            file_size=self._file_size,
+            is_next_file_wanted=self._core.store.is_next_file_wanted,
+            was_refusing=self._flow.standing is not None,
+        )
+
+    async def _plan_round(self) -> None:
+        async with self._round:
+            try:
+                await self._plan_and_delete()
+            except OSError as error:
+                self._say_trouble(NOT_DELETED, error)
+            else:
+                self._troubles.pop(NOT_DELETED, None)
+        self.rounds += 1
+
+    async def _plan_and_delete(self) -> None:
+        store = self._core.store
+        files = await in_thread(store.removal.facts)
+        oldest = await self._oldest_unconsumed()
+        is_manual = self._manual_rounds > 0
+        self._manual_rounds -= is_manual
+        now = self._reading()
+        clock = await self._own_clock(now)
+        own_ms = clock.observe(now, log_begin=store.min_physical, log_end=store.wrote)
+        await self._keep(clock, now)
+        facts = RetentionFacts(
+            files=[file._replace(newest_ms=clock.stored_by(file.end_offset, file.newest_ms)) for file in files],
+            room=self._room(),
+            now_ms=own_ms,
+            hour=self._hour(now.wall_ms, is_doubtful=clock.is_doubtful),
+            unconsumed_from=NOTHING_UNCONSUMED if oldest is None else oldest.physical_offset,
+            is_manual=is_manual,
+        )
+        plan = plan_retention(facts, self._settings)
+        if plan.reason is Reason.NOTHING_DUE and not clock.is_doubtful:
+            self._is_hour_owed = False
+        self._say_held(plan, oldest)
+        if plan.delete_before > store.min_physical or store.removal.waiting_count:
+            await self._remove_before(max(plan.delete_before, store.min_physical), plan.reason)
+            await self._look()
+
+    async def _oldest_unconsumed(self) -> Unconsumed | None:
+        """What forced deletion must not pass; not looked for when the disk does not ask for any."""
+        if not needs_unconsumed(self._space, self._settings):
+            return None
+        return await oldest_unconsumed(self._core, self._delay.progress.settled())
+
+    # ------- the store's own time
+
+    def _reading(self) -> ClockReading:
+        clock = self._core.clock
+        return ClockReading(clock.wall_ms(), clock.boot_ms(), clock.boot_id())
+
+    def _hour(self, wall_ms: int, *, is_doubtful: bool) -> int:
+        """The hour of the local day. A delete hour that comes while the store's own time is in doubt is made up for."""
+        hour = time.localtime(wall_ms / 1000).tm_hour
+        delete_hours = self._settings.delete_hours
+        if hour in delete_hours and is_doubtful:
+            self._is_hour_owed = True
+        return min(delete_hours) if self._is_hour_owed and delete_hours else hour
+
+    @property
+    def _record_path(self) -> str:
+        return f"{self._core.store.root}/retention-clock.json"
+
+    async def _own_clock(self, now: ClockReading) -> RetentionClock:
+        if self._time is None:
+            store = self._core.store
+            record = await in_thread(self._read_record)
+            self._time = RetentionClock(now, newest_ms=store.last_timestamp_ms, log_end=store.wrote, record=record)
+        return self._time
+
+    def _read_record(self) -> RetentionRecord | None:
+        """What an earlier process has kept, if it is of this store. Without it files count by their store times."""
+        disk, path = self._core.disk, self._record_path
+        try:
+            if not disk.exists(path):
+                return None
+            record = decode_record(disk.read_file(path))
+            if record.store == self._core.store.identity.uuid:
+                return record
+            reason = "it belongs to another store"
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            reason = str(error)
+        log.warning(
+            "the record of the store's own time is not usable; messages expire by their store times",
+            extra={"path": path, "reason": reason},
+        )
+        return None
+
+    async def _keep(self, clock: RetentionClock, now: ClockReading) -> None:
+        """Write the record when there is a note more, at most once a minute, and every hour while nothing is sent."""
+        state = clock.notes_count, clock.is_doubtful, now.boot_ms // SETTLE_MS
+        if state == self._recorded:
+            return
+        data = encode_record(clock.record(self._core.store.identity.uuid, now))
+        try:
+            await in_thread(lambda: self._core.disk.write_file(self._record_path, data))
+        except OSError as error:
+            self._say_trouble(NOT_RECORDED, error)
+            return
+        self._troubles.pop(NOT_RECORDED, None)
+        self._recorded = state
+
+    async def _remove_before(self, offset: int, reason: Reason = Reason.NOTHING_DUE) -> None:
+        """Delete what lies before ``offset``. Raises OSError; then the rest of it is done by the next call."""
+        store = self._core.store
+        begin = store.min_physical
+        trims = await in_thread(lambda: store.removal.measure(offset))
+        count = store.removal.retire(offset, trims)
+        if count:
+            facts = {"files": count, "start": begin, "end": offset, "reason": reason.value}
+            log.info("old messages are deleted", extra=facts)
+        if store.removal.waiting_count:
+            await in_thread(store.removal.unlink)
+
+    # ------- what administrators ask
+
+    def delete_expired(self, command: Command, connection: Connection) -> Command:
+        """Code 329: expired files go now, at any hour. Answered at once, as RocketMQ does."""
+        self._manual_rounds = MANUAL_ROUNDS
+        self._planned_at_ms = None
+        self._wake.set()
+        return command.reply()
+
+    def clean_queues(self, command: Command, connection: Connection) -> Awaitable[Command]:
+        """Code 306: consume queues begin where the log does. Queues keep their next offsets, unlike in RocketMQ."""
+        return self._clean_queues(command)
+
+    async def _clean_queues(self, command: Command) -> Command:
+        async with self._round:
+            try:
+                await self._remove_before(self._core.store.min_physical)
+            except OSError as error:
+                return command.reply(ResponseCode.SYSTEM_ERROR, f"old files could not be deleted: {error}")
+        return command.reply()
+
+    # ------- what the operator hears, once per change
+
+    def _say_refusal(self, space: DiskSpace) -> None:
+        facts = {"used_percent": f"{percent(space):.1f}", "free_bytes": space.free}
+        if self._flow.standing is not None:
+            log.error("sends are refused: the disk is full", extra=facts)
+        else:
+            log.warning("sends are taken again: the disk has room", extra=facts)
+
+    def _say_held(self, plan: RetentionPlan, oldest: Unconsumed | None) -> None:
+        if plan.held_because is None:
+            self._said = None
+            return
+        facts: dict[str, object] = {"reason": plan.held_because.value}
+        if oldest is not None and plan.held_because is Reason.HELD_UNCONSUMED:
+            facts |= {"topic": oldest.topic, "queue": oldest.queue_id, "group": oldest.group}
+        said = plan.held_because, oldest and (oldest.topic, oldest.group)
+        if said != self._said:
+            self._said = said
+            log.warning("the disk is filling up and nothing can be deleted", extra=facts)
+
+    def _say_trouble(self, what: str, error: OSError) -> None:
+        if self._troubles.get(what) != str(error):
+            self._troubles[what] = str(error)
+            log.error(what, extra={"reason": str(error)})
+
+
+def disk_full(space: DiskSpace) -> Refusal:
+    """The answer to sends while there is no room."""
+    return Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, refusal_text(space), RefusalReason.DISK_FULL)
+
+
+def refusal_text(space: DiskSpace) -> str:
+    """What a producer is told; clients of every version take such a send to another broker."""
+    return f"service not available now, the disk is full: {percent(space):.1f}% are used, {space.free} bytes are free"
+
+
+def percent(space: DiskSpace) -> float:
+    """How much of the disk is used."""
+    return space.used * 100 / space.total if space.total else 0.0
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """The result of blocking work. A cancellation waits for it: nobody may close what the thread still uses."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

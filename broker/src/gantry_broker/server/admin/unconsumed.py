@@ -1,0 +1,93 @@
+"""The oldest message that somebody has still to consume: what forced deletion must not pass.
+
+    commit log   [ consumed by all | oldest unconsumed ...... )
+    per queue    the smallest committed offset of its groups -> the queue's unit -> a physical offset; the least of all
+
+Who counts as a consumer of a topic: every group with a committed offset in it, and every connected group that
+subscribes to it. A group without an offset in a queue has consumed nothing of it. Broadcasting consumers keep their
+offsets to themselves, and tools and system groups do not speak for a user, so neither counts. A topic that nobody
+consumes is unconsumed from its beginning; dead letters are such topics. Retry topics wait for their own group, delayed
+messages for their delivery. Other topics of the system hold nothing back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from gantry_wire import names
+
+QUEUES_PER_TURN: Final = 256
+"""After so many queues other work of the event loop gets its turn."""
+
+DELAY_SERVICE: Final = "(delayed delivery)"
+NOBODY: Final = "(no consumer group)"
+
+
+class Unconsumed(NamedTuple):
+    """One message and who has not consumed it."""
+
+    physical_offset: int
+    topic: str
+    queue_id: int
+    group: str
+
+
+async def oldest_unconsumed(core: BrokerCore, delivered: Mapping[int, int]) -> Unconsumed | None:
+    """The oldest of all topics, or None. ``delivered`` says per delay level up to where it was delivered for good."""
+    oldest: Unconsumed | None = None
+    committed = core.offsets.groups_by_topic()
+    count = 0
+    for topic, queue_ids in core.store.topics().items():
+        groups = consumers_of(core, topic, committed.get(topic, ()))
+        if groups is None:
+            continue
+        for queue_id in queue_ids:
+            count += 1
+            if count % QUEUES_PER_TURN == 0:
+                await asyncio.sleep(0)
+            queue = core.store.find_queue(topic, queue_id)
+            found = None if queue is None else first_of_queue(core, queue, groups, delivered)
+            if found is not None and (oldest is None or found.physical_offset < oldest.physical_offset):
+                oldest = found
+    return oldest
+
+
+def consumers_of(core: BrokerCore, topic: str, committed: Iterable[str]) -> list[str] | None:
+    """The groups that must have consumed a topic's messages before they may go; None when it holds nothing back."""
+    if topic == names.SCHEDULE_TOPIC:
+        return [DELAY_SERVICE]
+    if topic.startswith(names.RETRY_PREFIX):
+        return [topic.removeprefix(names.RETRY_PREFIX)]
+    if core.topics.is_system(topic):
+        return None
+    groups = {*committed, *core.clients.groups_subscribed_to(topic)}
+    return sorted(group for group in groups if _counts(core, group)) or [NOBODY]
+
+
+def _counts(core: BrokerCore, group: str) -> bool:
+    if group in names.SYSTEM_GROUPS or group.startswith(names.SYSTEM_GROUP_PREFIX):
+        return False
+    state = core.clients.consumers.get(group)
+    return state is None or state.message_model != "BROADCASTING"
+
+
+def first_of_queue(
+    core: BrokerCore, queue: ConsumeQueue, groups: Iterable[str], delivered: Mapping[int, int]
+) -> Unconsumed | None:
+    """The first message of a queue that one of the groups has still to consume."""
+    slowest, offset = NOBODY, queue.readable_end
+    for group in groups:
+        if group == DELAY_SERVICE:
+            consumed: int | None = delivered.get(queue.queue_id + 1)
+        else:
+            consumed = None if group == NOBODY else core.offsets.find(group, queue.topic, queue.queue_id)
+        if (consumed or 0) < offset:
+            slowest, offset = group, consumed or 0
+    for physical, size, _ in queue.units(max(offset, queue.min_offset), queue.readable_end):
+        if size != FILLER_SIZE:
+            return Unconsumed(physical, queue.topic, queue.queue_id, slowest)
+    return None

@@ -1,0 +1,84 @@
+"""What a broker does every few seconds, whoever asks it for what: write, count, let go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final, final
+
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.stats import SAMPLE_INTERVAL_S
+from gantry_broker.server.roles.stream_speeds import StreamSpeeds
+
+CLIENT_SCAN_S: Final = 10.0
+REPAIR_PAUSE_S: Final = 0.005
+"""Between two slices of a repair, which take about as long: half of the loop's time is everybody else's."""
+
+REPAIR_REPORT_S: Final = 60.0
+"""How often repairs that were not reported one by one are reported together."""
+
+COUNTERS_A_TURN: Final = 256
+"""So many statistics are read before others have their turn."""
+
+
+@final
+class Upkeep:
+    """Four tasks of one broker. None of them ends by itself."""
+
+    def __init__(self, core: BrokerCore, speeds: StreamSpeeds) -> None:
+        self._core: Final = core
+        self._speeds: Final = speeds
+        self._is_damaged: Final = asyncio.Event()
+        core.store.repair.on_damage.append(self._is_damaged.set)
+
+    def __repr__(self) -> str:
+        return f"<Upkeep of {self._core.settings.broker_name}>"
+
+    def runs(self) -> list[Coroutine[Any, Any, None]]:
+        """Each of them, to be run as a task."""
+        return [self._write(), self._count(), self._scan(), self._repair()]
+
+    def let_go(self) -> None:
+        """Of locks and clients whose time is up."""
+        self._core.locks.expire()
+        for connection in self._core.clients.expire():
+            connection.close("sent no heartbeat for two minutes")
+
+    async def _write(self) -> None:
+        core = self._core
+        while True:
+            await asyncio.sleep(core.settings.offsets_interval_ms / 1000)
+            if core.offsets.is_dirty:
+                core.offsets.is_dirty = False
+                core.persistence.mark("consumerOffset", now=False)
+            await core.persistence.round()
+
+    async def _count(self) -> None:
+        stats, statistics = self._core.stats, self._core.statistics
+        loop = asyncio.get_running_loop()
+        while True:
+            stats.sample(loop.time())
+            self._speeds.look()
+            for number, _ in enumerate(statistics.tick(), start=1):
+                if number % COUNTERS_A_TURN == 0:
+                    await asyncio.sleep(0)
+            if stats.days.begins_day(self._core.clock.wall_ms()):
+                stats.days.note(statistics.totals())
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
+
+    async def _repair(self) -> None:
+        """Rebuild what the store has found damaged in its queues and its index, a slice at a time."""
+        core = self._core
+        while True:
+            self._is_damaged.clear()
+            if core.gate.is_still or core.store.repair.step():
+                await asyncio.sleep(REPAIR_PAUSE_S)
+                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_damaged.wait(), REPAIR_REPORT_S)
+
+    async def _scan(self) -> None:
+        while True:
+            await asyncio.sleep(CLIENT_SCAN_S)
+            self.let_go()

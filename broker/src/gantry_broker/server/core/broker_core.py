@@ -1,0 +1,53 @@
+"""The parts of a running broker that its request handlers share."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gantry_broker.ports import Clock, Disk
+from gantry_broker.server.core.clients import ClientRegistry
+from gantry_broker.server.core.gate import Gate
+from gantry_broker.server.core.groups import GroupTable
+from gantry_broker.server.core.live_settings import LiveSettings
+from gantry_broker.server.core.offsets import ConsumerOffsets
+from gantry_broker.server.core.persist import Persistence
+from gantry_broker.server.core.queue_locks import QueueLocks
+from gantry_broker.server.core.send_routes import SendRoutes
+from gantry_broker.server.core.statistics import Statistics
+from gantry_broker.server.core.stats import BrokerStats
+from gantry_broker.server.core.topics import TopicTable
+from gantry_broker.settings import BrokerSettings
+from gantry_broker.store.message_store import MessageStore
+from gantry_remoting import Connection
+from gantry_wire import Command
+
+Answer = Command | Awaitable[Command | None] | None
+Handler = Callable[[Command, Connection], Answer]
+HandlerTable = dict[int, Handler]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerCore:
+    """One broker's state. Every part belongs to the event loop."""
+
+    live: LiveSettings
+    clock: Clock
+    disk: Disk
+    store: MessageStore
+    store_host: bytes
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    clients: ClientRegistry
+    locks: QueueLocks
+    routes: SendRoutes
+    stats: BrokerStats
+    statistics: Statistics
+    persistence: Persistence
+    gate: Gate
+    published: Callable[[], Awaitable[None]]
+    """Waits until the name servers have the topics as they are now."""
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The settings that hold now. Ask when they matter: some change while the broker runs."""
+        return self.live.now

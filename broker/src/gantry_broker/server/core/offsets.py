@@ -1,0 +1,233 @@
+"""How far every group has consumed every queue, and how far every delay level was delivered.
+
+Offsets are positions of the next message to consume. They live in memory, are written to disk every few seconds and at
+a clean stop, and repeat some messages after a crash rather than skip one: the file never runs ahead of the table.
+
+A new epoch may have lost what its predecessor showed, and consumers keep their positions in memory:
+
+    [...... both masters ......)[...... the old one's tail ......)
+                               ^ begin of the epoch              ^ where a consumer is
+
+By the time it comes, the queue may have grown past that position with other messages, which it would skip. So what a
+group that has committed before says of a queue is believed once it has asked for something at or before the begin:
+nobody has got past it otherwise. Until then it is sent back to there, and what it commits counts up to there.
+
+An administrator's word wins over both: a reset is where the group goes on, and is believed at once (`offset_resets`).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import msgspec
+
+from gantry_broker.ports import Clock
+from gantry_broker.server.core.offset_resets import OffsetResets
+from gantry_remoting import Connection
+from gantry_wire.commands.admin import DataVersion
+from gantry_wire.commands.clients import Document
+from gantry_wire.names import TRANSACTION_GROUP
+
+SEPARATOR = "@"
+
+
+class OffsetDocument(Document):
+    """consumerOffset.json, and, without what is pending, the reply to code 43."""
+
+    offset_table: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
+    data_version: DataVersion | None = None
+    pending_resets: dict[str, dict[int, int]] | None = None
+    """Ours alone, and there only while something is pending; RocketMQ passes over what it does not know."""
+
+
+class DelayOffsetDocument(Document):
+    """delayOffset.json, and the reply to code 45."""
+
+    offset_table: dict[int, int] = msgspec.field(default_factory=dict)
+    data_version: DataVersion | None = None
+
+
+@final
+class ConsumerOffsets:
+    """Offsets by topic@group and queue. Owned by the event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._table: dict[str, dict[int, int]] = {}
+        self._version = DataVersion(timestamp=clock.wall_ms())
+        self.is_dirty = False
+        self._begins: dict[str, dict[int, int]] = {}
+        """Where the epoch began in queues whose groups have not been there yet."""
+
+        self.edition = 0
+        """Rises with every change."""
+
+        self.are_resets_kept = True
+        """useServerSideResetOffset: whether readers are sent to where an administrator has moved their group."""
+
+        self._resets = OffsetResets()
+        self._pulled: dict[str, dict[int, int]] = {}
+        """Up to where readers have come, which need not have consumed it; of this start only, as RocketMQ's."""
+
+    def __repr__(self) -> str:
+        return f"<ConsumerOffsets pairs={len(self._table)}>"
+
+    def find(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The committed offset, or None when the group never committed one."""
+        queues = self._table.get(f"{topic}{SEPARATOR}{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        key = f"{topic}{SEPARATOR}{group}"
+        queues = self._table.setdefault(key, {})
+        if key in self._begins:
+            offset = min(offset, self._begins[key].get(queue_id, offset))
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self._changed()
+
+    # ------- what an administrator says
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The group goes on at ``offset``, wherever its readers are."""
+        key = f"{topic}{SEPARATOR}{group}"
+        self._begins.get(key, {}).pop(queue_id, None)
+        self._table.setdefault(key, {})[queue_id] = offset
+        if self.are_resets_kept:
+            self._resets.assign(key, queue_id, offset)
+        self._changed()
+
+    def is_resetting(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether what the group says of this queue is passed over, because no reader has obeyed a reset yet."""
+        return self._resets.is_pending(f"{topic}{SEPARATOR}{group}", queue_id)
+
+    def reset_place(
+        self, group: str, topic: str, queue_id: int, reader: Connection, *, was_waiting: bool
+    ) -> int | None:
+        """Where a reader has to go, because its group was moved and it has not heard of that; None if it may stay."""
+        if self._resets.is_empty or not self.is_resetting(group, topic, queue_id):
+            return None
+        place = self._resets.place(f"{topic}{SEPARATOR}{group}", queue_id, reader, was_waiting=was_waiting)
+        if place is None:
+            self._changed()
+        return place
+
+    def keep_resets(self, are_kept: bool) -> None:
+        """Whether resets are this broker's matter; those that are pending end when they are not any more."""
+        self.are_resets_kept = are_kept
+        if not are_kept:
+            self._resets.load({})
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """One group goes on where another one is; its readers that run now know nothing of it."""
+        queues = self._table.get(f"{topic}{SEPARATOR}{source}")
+        if queues is None:
+            return
+        key = f"{topic}{SEPARATOR}{target}"
+        self._table[key] = dict(queues)
+        self._resets.forget(lambda one: one == key)
+        self._changed()
+
+    # ------- how far readers have come
+
+    def pulled(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """A reader was given everything before ``next_offset``."""
+        self._pulled.setdefault(f"{topic}{SEPARATOR}{group}", {})[queue_id] = next_offset
+
+    def pull_offset(self, group: str, topic: str, queue_id: int) -> int:
+        """Up to where readers have come, as far as this start has seen; 0 for nobody."""
+        return self._pulled.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id, 0)
+
+    # ------- epochs
+
+    def begin_epoch(self, end_of: Callable[[str, int], int]) -> None:
+        """From now on this broker is the master, and queues end where ``end_of`` says, by topic and number."""
+        self._begins = {}
+        for key, queues in self._table.items():
+            topic, _, group = key.partition(SEPARATOR)
+            if group == TRANSACTION_GROUP:  # the broker's own, which knows where it begins
+                continue
+            self._begins[key] = {queue_id: end_of(topic, queue_id) for queue_id in queues}
+
+    def way_back(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+        """Where a reader has to go on that comes with a position in what is gone; None if it may read where it is."""
+        begins = self._begins.get(f"{topic}{SEPARATOR}{group}")
+        begin = None if begins is None else begins.get(queue_id)
+        if begins is None or begin is None:
+            return None
+        if offset > begin:
+            return begin
+        del begins[queue_id]
+        return None
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """All committed offsets of a group in a topic."""
+        return dict(self._table.get(f"{topic}{SEPARATOR}{group}", {}))
+
+    def topics_of(self, group: str) -> list[str]:
+        return sorted(topic for topic, name in self._pairs() if name == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        return sorted(group for name, group in self._pairs() if name == topic)
+
+    def groups_by_topic(self) -> dict[str, list[str]]:
+        """``groups_of`` for all topics at once."""
+        found: dict[str, list[str]] = {}
+        for topic, group in self._pairs():
+            found.setdefault(topic, []).append(group)
+        return found
+
+    def forget_topic(self, topic: str) -> None:
+        self._forget(lambda name, group: name == topic)
+
+    def forget_group(self, group: str) -> None:
+        self._forget(lambda name, owner: owner == group)
+
+    def clamp(self, topic: str, queue_id: int, end: int) -> list[tuple[str, int]]:
+        """Set offsets beyond a queue's end back to it; returns (group, old offset) of each."""
+        moved: list[tuple[str, int]] = []
+        for key, queues in self._table.items():
+            name, _, group = key.partition(SEPARATOR)
+            if name == topic and queues.get(queue_id, 0) > end:
+                moved.append((group, queues[queue_id]))
+                queues[queue_id] = end
+                self._resets.clamp(key, queue_id, end)
+                self._changed()
+        return moved
+
+    def known_queues(self) -> list[tuple[str, int]]:
+        """Every (topic, queue) that somebody has an offset in."""
+        return sorted({(key.partition(SEPARATOR)[0], queue) for key, queues in self._table.items() for queue in queues})
+
+    def document(self) -> OffsetDocument:
+        self._version = msgspec.structs.replace(
+            self._version, counter=self._version.counter + 1, timestamp=self._clock.wall_ms()
+        )
+        table = {key: dict(queues) for key, queues in self._table.items()}
+        return OffsetDocument(
+            offset_table=table, data_version=self._version, pending_resets=self._resets.pending() or None
+        )
+
+    def load(self, document: OffsetDocument) -> None:
+        self._table = {key: dict(queues) for key, queues in document.offset_table.items() if SEPARATOR in key}
+        self._version = document.data_version or self._version
+        pending = document.pending_resets or {} if self.are_resets_kept else {}
+        self._resets.load({key: queues for key, queues in pending.items() if key in self._table})
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        for key in self._table:
+            topic, _, group = key.partition(SEPARATOR)
+            yield topic, group
+
+    def _forget(self, matches: Any) -> None:
+        doomed = [key for key in self._table if matches(*key.split(SEPARATOR, 1))]
+        for key in doomed:
+            del self._table[key]
+        for key in [key for key in self._pulled if matches(*key.split(SEPARATOR, 1))]:
+            del self._pulled[key]
+        self._resets.forget(lambda key: matches(*key.split(SEPARATOR, 1)))
+        self.is_dirty = self.is_dirty or bool(doomed)
+        self.edition += 1
+
+    def _changed(self) -> None:
+        self.is_dirty = True
+        self.edition += 1

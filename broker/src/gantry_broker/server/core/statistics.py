@@ -1,0 +1,260 @@
+"""Counters by topic and group over the last minute, hour and day, as RocketMQ's brokers keep them (code 315).
+
+    window   reading every   keeps   so it covers
+    minute   10 s            7       60 s
+    hour     10 min          7       60 min
+    day      1 h             25      24 h
+
+A window's sum is what its newest reading has more than its oldest. So a counter says nothing before the first reading
+after it began to count: that is at most ten seconds later, in RocketMQ, too.
+
+Nothing here is done for a message. What was put is taken from the store's tallies when a reading is due; what was
+pulled is counted once for each answer. A counter that nobody has touched for a day has nothing left in any window, and
+goes: names come from clients, and must not pile up for ever.
+
+Not kept are counters that no tool asks for and that cost something for each queue or message (QUEUE_*,
+TOPIC_PUT_LATENCY), and those of pop consumption and of RocketMQ's commercial edition. They are answered as counters
+that do not exist.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple, final
+
+from gantry_broker.ports import Clock
+from gantry_broker.server.core.daily_totals import Totals
+from gantry_broker.store.tallies import Tally
+
+PER_MINUTE: Final = (10_000, 7)
+PER_HOUR: Final = (600_000, 7)
+PER_DAY: Final = (3_600_000, 25)
+"""Milliseconds between two readings, and how many are kept."""
+
+WINDOWS: Final = (PER_MINUTE, PER_HOUR, PER_DAY)
+IDLE_MS_MAX: Final = 25 * 3_600_000
+"""By then every window of an untouched counter is empty."""
+
+_COLUMNS: Final = 4
+
+
+class Snapshot(NamedTuple):
+    """What one window says."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+    """On average for each call."""
+
+
+@final
+class Counter:
+    """Calls, and what they brought: a count (or milliseconds), and bytes. With its readings in three windows."""
+
+    __slots__ = ("_readings", "calls", "count", "size", "touched_at_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.calls = 0
+        self.count = 0
+        self.size = 0
+        self.touched_at_ms = now_ms
+        self._readings: Final = tuple(array("q") for _ in WINDOWS)
+
+    def __repr__(self) -> str:
+        return f"<Counter calls={self.calls} count={self.count} size={self.size}>"
+
+    def add(self, count: int, size: int, calls: int, now_ms: int) -> None:
+        self.count += count
+        self.size += size
+        self.calls += calls
+        self.touched_at_ms = now_ms
+
+    def read(self, window: int, now_ms: int) -> None:
+        """Take a reading. The first one comes with one of before, when nothing was counted yet."""
+        interval_ms, kept = WINDOWS[window]
+        readings = self._readings[window]
+        if not readings:
+            readings.extend((now_ms - interval_ms, 0, 0, 0))
+        readings.extend((now_ms, self.calls, self.count, self.size))
+        if len(readings) > kept * _COLUMNS:
+            del readings[:_COLUMNS]
+
+    def snapshot(self, window: int, column: int) -> Snapshot:
+        """What one of COUNT and SIZE came to in a window."""
+        readings = self._readings[window]
+        if not readings:
+            return Snapshot()
+        last = len(readings) - _COLUMNS
+        total = readings[last + column] - readings[column]
+        elapsed_ms = readings[last] - readings[0]
+        calls = readings[last + 1] - readings[1]
+        return Snapshot(total, total * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0, total / calls if calls else 0.0)
+
+
+COUNT: Final = 2
+SIZE: Final = 3
+"""Columns of a reading."""
+
+NAMES: Final[Mapping[str, tuple[str, int]]] = {
+    "TOPIC_PUT_NUMS": ("put", COUNT),
+    "TOPIC_PUT_SIZE": ("put", SIZE),
+    "GROUP_GET_NUMS": ("get", COUNT),
+    "GROUP_GET_SIZE": ("get", SIZE),
+    "GROUP_GET_LATENCY": ("latency", COUNT),
+    "SNDBCK_PUT_NUMS": ("back", COUNT),
+    "BROKER_PUT_NUMS": ("broker put", COUNT),
+    "BROKER_GET_NUMS": ("broker get", COUNT),
+    "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": ("user put", COUNT),
+    "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": ("user get", COUNT),
+}
+"""Which table each of RocketMQ's names is kept in, and in which column."""
+
+LASTING: Final = frozenset({"broker put", "broker get", "user put", "user get"})
+"""Tables of the broker itself: their counters stay."""
+
+
+@final
+class Statistics:
+    """Owned by the event loop; ``tick`` is called about once a second."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        cluster: str,
+        tallies: Callable[[], Mapping[str, Tally]],
+        is_system: Callable[[str], bool],
+    ) -> None:
+        """``tallies`` are the store's; counters of the whole broker go by the name of its cluster, as in RocketMQ."""
+        self._clock: Final = clock
+        self._tallies: Final = tallies
+        self._is_system: Final = is_system
+        self._cluster: Final = cluster
+        self._tables: Final[dict[str, dict[str, Counter]]] = {table: {} for table, _ in NAMES.values()}
+        self._seen: Final[dict[str, tuple[Tally, int, int]]] = {}
+        """Of each topic the tally that was read last, and what it said then."""
+
+        self._batched: Final[dict[str, int]] = {}
+        """By topic, how many messages came with others in one request since the last look."""
+
+        self._due_ms: list[int] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Statistics {' '.join(f'{name}={len(table)}' for name, table in self._tables.items())}>"
+
+    # ------- counting
+
+    def pulled(self, group: str, topic: str, queue_id: int, *, count: int, size: int, took_ms: int) -> None:
+        """A pull was answered with messages."""
+        now_ms = self._clock.monotonic_ms()
+        self._counter("get", f"{topic}@{group}", now_ms).add(count, size, 1, now_ms)
+        self._counter("latency", f"{queue_id}@{topic}@{group}", now_ms).add(took_ms, 0, 1, now_ms)
+        self._counter("broker get", self._cluster, now_ms).add(count, 0, 0, now_ms)
+        if not self._is_system(topic):
+            self._counter("user get", self._cluster, now_ms).add(count, 0, 0, now_ms)
+
+    def sent_back(self, group: str, topic: str) -> None:
+        """A message of ``topic`` was put off, or given up, by a consumer."""
+        now_ms = self._clock.monotonic_ms()
+        self._counter("back", f"{topic}@{group}", now_ms).add(1, 0, 1, now_ms)
+
+    def batched(self, topic: str, count: int) -> None:
+        """So many messages came in one request."""
+        self._batched[topic] = self._batched.get(topic, 0) + count - 1
+
+    def forget_topic(self, topic: str) -> None:
+        """It is deleted, and so are its counters."""
+        self._seen.pop(topic, None)
+        self._batched.pop(topic, None)
+        self._tables["put"].pop(topic, None)
+        for table in ("get", "back"):
+            self._drop(table, lambda key: key.startswith(f"{topic}@"))
+        self._drop("latency", lambda key: f"@{topic}@" in key)
+
+    def forget_group(self, group: str) -> None:
+        """It is deleted, and so are its counters."""
+        for table in ("get", "back", "latency"):
+            self._drop(table, lambda key: key.endswith(f"@{group}"))
+
+    # ------- asking
+
+    def find(self, name: str, key: str) -> tuple[Snapshot, ...] | None:
+        """What a counter says of the last minute, hour and day; None if there is none."""
+        self.collect()
+        table, column = NAMES.get(name, ("", 0))
+        counter = self._tables.get(table, {}).get(key)
+        return None if counter is None else tuple(counter.snapshot(window, column) for window in range(len(WINDOWS)))
+
+    def rate(self, name: str, key: str) -> float:
+        """How much a second, over the last minute; 0 if nobody has counted."""
+        found = self.find(name, key)
+        return 0.0 if found is None else found[0].tps
+
+    def group_rate(self, group: str, topic: str) -> float:
+        """How many messages of a topic a group is given a second, over the last minute."""
+        return self.rate("GROUP_GET_NUMS", f"{topic}@{group}")
+
+    def totals(self) -> Totals:
+        """Messages of users' topics that were stored and read since this start."""
+        self.collect()
+        put, get = (self._tables[table].get(self._cluster) for table in ("user put", "user get"))
+        return Totals(0 if put is None else put.count, 0 if get is None else get.count)
+
+    # ------- reading
+
+    def tick(self) -> Iterator[None]:
+        """Take the readings that are due. A generator, so that others have their turn among many counters."""
+        now_ms = self._clock.monotonic_ms()
+        if self._due_ms is None:
+            self._due_ms = [now_ms] * len(WINDOWS)
+        due = [window for window, due_ms in enumerate(self._due_ms) if due_ms <= now_ms]
+        if not due:
+            return
+        for window in due:
+            interval_ms = WINDOWS[window][0]
+            late = (now_ms - self._due_ms[window]) // interval_ms
+            self._due_ms[window] += (late + 1) * interval_ms
+        self.collect()
+        is_daily = WINDOWS.index(PER_DAY) in due
+        for name, counters in self._tables.items():
+            for key, counter in list(counters.items()):
+                for window in due:
+                    counter.read(window, now_ms)
+                if is_daily and name not in LASTING and now_ms - counter.touched_at_ms > IDLE_MS_MAX:
+                    counters.pop(key, None)
+                yield
+
+    def collect(self) -> None:
+        """Take over what the store has counted since the last time."""
+        now_ms = self._clock.monotonic_ms()
+        tallies = dict(self._tallies())
+        for topic, tally in tallies.items():
+            before, count, size = self._seen.get(topic, (tally, 0, 0))
+            if before is not tally:  # the topic was deleted, and made again
+                self.forget_topic(topic)
+                count = size = 0
+            if tally.count != count:
+                self._put(topic, tally.count - count, tally.size - size, now_ms)
+                self._seen[topic] = (tally, tally.count, tally.size)
+        if len(self._seen) > len(tallies):
+            for topic in self._seen.keys() - tallies.keys():
+                self.forget_topic(topic)
+
+    def _put(self, topic: str, count: int, size: int, now_ms: int) -> None:
+        calls = max(1, count - self._batched.pop(topic, 0))
+        self._counter("put", topic, now_ms).add(count, size, calls, now_ms)
+        self._counter("broker put", self._cluster, now_ms).add(count, 0, 0, now_ms)
+        if not self._is_system(topic):
+            self._counter("user put", self._cluster, now_ms).add(count, 0, 0, now_ms)
+
+    def _counter(self, table: str, key: str, now_ms: int) -> Counter:
+        counters = self._tables[table]
+        counter = counters.get(key)
+        if counter is None:
+            counter = counters[key] = Counter(now_ms)
+        return counter
+
+    def _drop(self, table: str, is_meant: Callable[[str], bool]) -> None:
+        counters = self._tables[table]
+        for key in [key for key in counters if is_meant(key)]:
+            del counters[key]

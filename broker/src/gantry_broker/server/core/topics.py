@@ -1,0 +1,196 @@
+"""The topics of this broker: what exists, with how many queues, readable and writeable or not.
+
+The table is the truth for clients' routes. A topic that messages were stored for must never fall out of it: every
+change is marked to be written at once, and at start the queues on disk add what a crash kept the file from saying.
+Owned by the event loop; writing to disk happens elsewhere (`persist.py`).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, final
+
+import msgspec
+
+from gantry_broker.ports import Clock
+from gantry_wire import names
+from gantry_wire.commands.admin import DataVersion, TopicConfig, TopicConfigTable
+from gantry_wire.fastjson import ObjectKey
+
+PERM_PRIORITY: Final = 8
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+PERM_NORMAL: Final = PERM_READ | PERM_WRITE
+QUEUES_MAX: Final = 65536
+"""No topic has more queues on one broker; every queue costs a file once it is used."""
+
+DELAY_LEVELS_MAX: Final = 32
+
+
+def system_topics(
+    cluster: str, broker: str, *, auto_create: bool, default_queues: int, trace_topic: str | None = None
+) -> list[TopicConfig]:
+    """The topics that every broker has, as RocketMQ 5.3.3 makes them; one for traces only where it is asked for."""
+
+    def topic(name: str, queues: int, perm: int = PERM_NORMAL) -> TopicConfig:
+        return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+    with_inheritance = PERM_NORMAL | PERM_INHERIT
+    topics = [
+        topic(names.SELF_TEST_TOPIC, 1),
+        topic(names.BENCHMARK_TOPIC, 1024),
+        topic(cluster, 16, with_inheritance),
+        topic(broker, 1, with_inheritance),
+        topic(names.OFFSET_MOVED_TOPIC, 1),
+        topic(names.SCHEDULE_TOPIC, DELAY_LEVELS_MAX),
+        topic(names.reply_topic(cluster), 1),
+        topic(names.HALF_TOPIC, 1),
+        topic(names.OP_HALF_TOPIC, 1),
+    ]
+    if trace_topic is not None:
+        topics.append(topic(trace_topic, 1))
+    if auto_create:
+        topics.append(topic(names.AUTO_CREATE_TOPIC, default_queues, with_inheritance))
+    return topics
+
+
+@final
+class TopicTable:
+    """Topic configurations by name, with the edition number that name servers compare."""
+
+    def __init__(self, clock: Clock, on_change: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._on_change = on_change
+        self._topics: dict[str, TopicConfig] = {}
+        self._system: set[str] = set()
+        self.is_auto_creating = True
+        """Whether the first message to an unknown topic makes it."""
+
+        self.version = DataVersion(timestamp=clock.wall_ms())
+
+    def __repr__(self) -> str:
+        return f"<TopicTable topics={len(self._topics)} version={self.version.counter}>"
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def find(self, topic: str) -> TopicConfig | None:
+        return self._topics.get(topic)
+
+    @property
+    def all(self) -> Mapping[str, TopicConfig]:
+        return self._topics
+
+    def is_system(self, topic: str) -> bool:
+        """Whether administrators must leave this topic alone."""
+        return topic in self._system or topic in names.SYSTEM_TOPICS or topic.startswith("rmq_sys_")
+
+    @property
+    def system_names(self) -> list[str]:
+        return sorted(self._system | names.SYSTEM_TOPICS)
+
+    def is_ordered(self, topic: str) -> bool:
+        """Whether it is an order topic."""
+        config = self._topics.get(topic)
+        return config is not None and config.order
+
+    def seed(self, configs: list[TopicConfig]) -> None:
+        """Add system topics that are missing; what an administrator changed stays."""
+        for config in configs:
+            self._system.add(config.topic_name)
+            self._topics.setdefault(config.topic_name, config)
+
+    def allow_auto_create(self, is_allowed: bool, queues: int) -> None:
+        """Whether the first message to an unknown topic makes it, from now on, with at most so many queues."""
+        self.is_auto_creating = is_allowed
+        if is_allowed:
+            self._system.add(names.AUTO_CREATE_TOPIC)
+            self.ensure(names.AUTO_CREATE_TOPIC, queues, PERM_NORMAL | PERM_INHERIT)
+
+    def adopt_queues(self, queues: Mapping[str, list[int]]) -> list[str]:
+        """Add topics that have queues on disk and no entry here; returns their names."""
+        adopted = [topic for topic in queues if topic not in self._topics and names.topic_fault(topic) is None]
+        for topic in adopted:
+            count = max(queues[topic], default=0) + 1
+            self.put(TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count, perm=PERM_NORMAL))
+        return adopted
+
+    def put(self, config: TopicConfig) -> None:
+        """Create or replace a topic."""
+        assert names.topic_fault(config.topic_name) is None, "callers answer bad names before they come here"
+        if self._topics.get(config.topic_name) == config:
+            return
+        self._topics[config.topic_name] = config
+        self._changed(config.topic_name)
+
+    def mark_ordered(self, topics: Collection[str]) -> None:
+        """These are order topics from now on, as far as they exist."""
+        for topic in topics:
+            config = self._topics.get(topic)
+            if config is not None and not config.order:
+                self.put(msgspec.structs.replace(config, order=True))
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; False when there was none."""
+        if self._topics.pop(topic, None) is None:
+            return False
+        self._changed(topic)
+        return True
+
+    def ensure(self, topic: str, queues: int, perm: int = PERM_NORMAL) -> TopicConfig:
+        """The topic, made with `queues` queues when it is missing."""
+        config = self._topics.get(topic)
+        if config is None:
+            config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+            self.put(config)
+        return config
+
+    def widen(self, topic: str, queue_id: int) -> None:
+        """Have the topic, with this queue readable: the broker puts a message there that was promised before.
+
+        A crash may have lost the topic's entry, and made a new one from fewer queues than producers were told of.
+        """
+        config = self.ensure(topic, queue_id + 1)
+        if config.read_queue_nums <= queue_id < QUEUES_MAX:
+            self.put(msgspec.structs.replace(config, read_queue_nums=queue_id + 1))
+
+    def from_template(self, topic: str, template: str, queues: int) -> TopicConfig | None:
+        """What an unknown topic would become under auto-creation; None when the template does not allow it."""
+        if template == names.AUTO_CREATE_TOPIC and not self.is_auto_creating:
+            return None  # the table may still have the template, from a time when it was allowed
+        source = self._topics.get(template)
+        if source is None or not source.perm & PERM_INHERIT:
+            return None
+        count = max(1, min(queues, source.write_queue_nums))
+        perm = source.perm & ~PERM_INHERIT
+        return TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count, perm=perm)
+
+    def document(self) -> TopicConfigTable:
+        """The table as topics.json and name servers read it."""
+        return TopicConfigTable(data_version=self.version, topic_config_table=dict(self._topics))
+
+    def load(self, document: TopicConfigTable) -> None:
+        """Take over what topics.json says, leaving out names that could not have come through the door."""
+        self.version = document.data_version
+        for name, config in document.topic_config_table.items():
+            if names.topic_fault(name) is None:
+                self._topics[name] = config
+
+    def take(self, document: TopicConfigTable) -> list[str]:
+        """Become what a master's table says; the topics that it lacks stay until they are deleted, and are returned."""
+        for name, config in document.topic_config_table.items():
+            if names.topic_fault(name) is None and self._topics.get(name) != config:
+                self._topics[name] = config
+                self._on_change(name)
+        self.version = document.data_version
+        return [name for name in self._topics if name not in document.topic_config_table and not self.is_system(name)]
+
+    def _changed(self, topic: str) -> None:
+        self.version = msgspec.structs.replace(
+            self.version, counter=self.version.counter + 1, timestamp=self._clock.wall_ms()
+        )
+        self._on_change(topic)
+
+
+def queue_key(topic: str, broker_name: str, queue_id: int) -> ObjectKey:
+    """A queue as Java's maps have it for a key."""
+    return ObjectKey({"brokerName": broker_name, "queueId": queue_id, "topic": topic})

@@ -1,0 +1,1 @@
+"""Consumer groups and clients: heartbeats, members, offsets, progress and resets."""

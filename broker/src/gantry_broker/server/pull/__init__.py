@@ -1,0 +1,1 @@
+"""Reads: pulls, held pulls, queries by key, and when messages become visible."""

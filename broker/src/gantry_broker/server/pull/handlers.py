@@ -1,0 +1,293 @@
+"""Pulls: messages of one queue from an offset on, at once or as soon as there are any."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, final
+
+from gantry_broker.errors import BrokerError, QueueRebuilding
+from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.core.refusals import Refusal
+from gantry_broker.server.core.topics import PERM_READ
+from gantry_broker.server.pull.filter_budget import FilterBudget
+from gantry_broker.server.pull.pull_hold import HeldPull, PullHold
+from gantry_broker.server.send.handlers import Refused
+from gantry_broker.server.send.send_path import store_refusal
+from gantry_broker.store.reader import ReadResult, ReadStatus
+from gantry_remoting import Connection
+from gantry_status import RefusalReason
+from gantry_wire import Command, RequestCode, ResponseCode, names
+from gantry_wire.commands.fields import FieldError
+from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
+from gantry_wire.filters import MessageFilter, TagFilter, is_tag_type, parse_filter
+
+SUSPEND_MS_MAX: Final = 60_000
+
+_CODES: Final = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+}
+_BEYOND: Final = (
+    ReadStatus.OFFSET_OVERFLOW_BADLY,
+    ReadStatus.NO_MATCHED_LOGIC_QUEUE,
+    ReadStatus.NO_MESSAGE_IN_QUEUE,
+)
+_EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
+
+
+HELD_PULLS_FULL: Final = Refusal(
+    ResponseCode.SYSTEM_BUSY,
+    "[OVERLOAD]system busy, start flow control for a while: too many held pulls",
+    RefusalReason.HELD_PULLS_FULL,
+)
+
+
+@final
+class PullHandlers:
+    """Codes 11 and 361. Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore, loop: asyncio.AbstractEventLoop) -> None:
+        self._core = core
+        self._loop = loop
+        self.suggest: Callable[[bytes, int], int] = lambda body, when_slow: 0
+        """Which broker to ask next, by what was found and by what the group says for the case that it lags."""
+
+        self.is_copy: Callable[[], bool] = lambda: False
+        """Whether this is a slave: what it lacks may be on its master."""
+
+        self._read_ms = 0
+        """What the last look into a queue took."""
+
+        self._budget = FilterBudget(loop)
+        settings = core.settings
+        self.hold = PullHold(
+            loop,
+            self.look_again,
+            held_max=settings.held_pulls_max,
+            held_per_connection_max=settings.held_pulls_per_connection_max,
+            is_spent=lambda: self._budget.is_spent,
+        )
+
+    def table(self) -> HandlerTable:
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def pull(self, command: Command, connection: Connection) -> Command | None:
+        try:
+            pull = PullMessage.read(command.ext)
+            self._check(pull)
+            wanted = self._filter(pull)
+        except FieldError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        except Refused as refused:
+            return command.reply(refused.code, refused.remark)
+        elsewhere = self._elsewhere(pull, connection, wanted, was_waiting=False)
+        if elsewhere is not None:
+            return self._reply(command, pull, pull.queue_offset, elsewhere)
+        result = self._read(pull, pull.queue_offset, wanted)
+        if pull.sys_flag & PULL_COMMIT_OFFSET and pull.commit_offset >= 0:
+            self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, pull.commit_offset)
+        can_wait = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0 and not self.hold.is_stopped
+        if can_wait and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND:
+            if not self.hold.has_room(connection):
+                return self._core.stats.refusals.reply(command, HELD_PULLS_FULL)
+            suspend_ms = min(pull.suspend_timeout_millis, SUSPEND_MS_MAX)
+            deadline = self._loop.time() + suspend_ms / 1000
+            self.hold.hold(HeldPull(command, connection, pull, pull.queue_offset, deadline))
+            return None
+        return self._reply(command, pull, pull.queue_offset, result)
+
+    def look_again(self, held: HeldPull, must_answer: bool) -> Command | None:
+        """A held pull's next attempt; None when it should go on waiting. What goes wrong becomes the answer."""
+        try:
+            self._check(held.pull)  # a group or a topic may have lost its permission meanwhile
+            wanted = self._filter(held.pull)
+            elsewhere = self._elsewhere(held.pull, held.connection, wanted, was_waiting=True)
+            if elsewhere is not None:
+                return self._reply(held.command, held.pull, held.next_offset, elsewhere)
+            result = self._read(held.pull, held.next_offset, wanted)
+        except Refused as refused:
+            return held.command.reply(refused.code, refused.remark)
+        except BrokerError as error:
+            return self._core.stats.refusals.reply(held.command, store_refusal(error))
+        code = _code(result, held.next_offset)
+        if code is ResponseCode.PULL_RETRY_IMMEDIATELY:
+            held.next_offset = result.next_offset
+            if result.next_offset < result.max_offset and not must_answer:
+                self.hold.look_on(held)
+        elif code is not ResponseCode.PULL_NOT_FOUND:
+            return self._reply(held.command, held.pull, held.next_offset, result)
+        if not must_answer:
+            return None
+        if held.next_offset != held.pull.queue_offset:
+            result = result._replace(status=ReadStatus.NO_MATCHED_MESSAGE, next_offset=held.next_offset)
+        return self._reply(held.command, held.pull, held.next_offset, result)
+
+    def _read(self, pull: PullMessage, offset: int, wanted: MessageFilter) -> ReadResult:
+        began = self._loop.time()
+        try:
+            result = self._read_now(pull, offset, wanted)
+        except QueueRebuilding:
+            # Nothing yet at this place: the pull is held, or asks again, and is woken when the queue is right.
+            queue = self._core.store.queue(pull.topic, pull.queue_id)
+            result = ReadResult(ReadStatus.OFFSET_FOUND_NULL, offset, queue.min_offset, queue.readable_end)
+        self._read_ms = int((self._loop.time() - began) * 1000)
+        return result
+
+    def _read_now(self, pull: PullMessage, offset: int, wanted: MessageFilter) -> ReadResult:
+        settings = self._core.settings
+        count_max = max(1, min(pull.max_msg_nums, settings.pull_messages_max))
+        bytes_max = settings.pull_bytes_max
+        if pull.max_msg_bytes is not None and pull.max_msg_bytes > 0:
+            bytes_max = min(pull.max_msg_bytes, settings.pull_bytes_limit)
+        store = self._core.store
+        if isinstance(wanted, TagFilter):
+            result = store.read(
+                pull.topic,
+                pull.queue_id,
+                offset,
+                count_max=count_max,
+                bytes_max=bytes_max,
+                accept=wanted.codes or None,
+            )
+        else:
+            units_max = self._budget.units(wanted)
+            result = store.read(
+                pull.topic,
+                pull.queue_id,
+                offset,
+                count_max=count_max,
+                bytes_max=bytes_max,
+                want=wanted.accepts_encoded,
+                units_max=units_max,
+            )
+            self._budget.spend(wanted, max(0, min(units_max, result.next_offset - offset)))
+        if result.status in _BEYOND and offset > result.max_offset and self.is_copy():
+            # It may have come from the master: the reader waits until it is here, too.
+            return result._replace(status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=offset)
+        return result
+
+    def _elsewhere(
+        self, pull: PullMessage, reader: Connection, wanted: MessageFilter, *, was_waiting: bool
+    ) -> ReadResult | None:
+        """What sends a reader to another place: an administrator's word, or a position that is of another master.
+
+        A copy knows of neither: its master does, and is asked sooner or later.
+        """
+        if self.is_copy():
+            return None
+        offsets, status = self._core.offsets, ReadStatus.OFFSET_RESET
+        queue = pull.consumer_group, pull.topic, pull.queue_id
+        place = offsets.reset_place(*queue, reader, was_waiting=was_waiting)
+        if place is None:
+            status, place = ReadStatus.OFFSET_OVERFLOW_BADLY, offsets.way_back(*queue, pull.queue_offset)
+        if place is None:
+            return None
+        return self._read(pull, place, wanted)._replace(status=status, next_offset=place, body=b"", count=0)
+
+    def _when_slow(self, group: str) -> int:
+        config = self._core.groups.all.get(group)
+        return 1 if config is None else config.which_broker_when_consume_slowly
+
+    def _reply(self, command: Command, pull: PullMessage, offset: int, result: ReadResult) -> Command:
+        code, group = _code(result, offset), pull.consumer_group
+        self._core.offsets.pulled(group, pull.topic, pull.queue_id, result.next_offset)
+        if code is ResponseCode.SUCCESS:
+            size = len(result.body)
+            self._core.stats.found(result.count, size, self._read_ms)
+            self._core.statistics.pulled(
+                group, pull.topic, pull.queue_id, count=result.count, size=size, took_ms=self._read_ms
+            )
+        else:
+            self._core.stats.missed()
+        ext = {
+            "suggestWhichBrokerId": str(self.suggest(result.body, self._when_slow(group))),
+            "nextBeginOffset": str(result.next_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+        }
+        body = result.body if code is ResponseCode.SUCCESS else b""
+        return command.reply(code, result.status.name, ext=ext, body=body)
+
+    # ------- checks, in RocketMQ's order
+
+    def _check(self, pull: PullMessage) -> None:
+        core = self._core
+        group = core.groups.find(pull.consumer_group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{pull.consumer_group[:300]}] does not exist",
+            )
+        if not group.consume_enable:
+            raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {pull.consumer_group}")
+        config = core.topics.find(pull.topic)
+        if config is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{pull.topic[:300]}] not exist, apply first please!")
+        if not config.perm & PERM_READ or pull.topic in names.UNSHOWN_TOPICS:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden")
+        if not 0 <= pull.queue_id < config.read_queue_nums:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] topicConfig.readQueueNums:"
+                f"[{config.read_queue_nums}]",
+            )
+        state = core.clients.consumers.get(pull.consumer_group)
+        if state is not None and state.message_model == "BROADCASTING" and not group.consume_broadcast_enable:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{pull.consumer_group}] can not consume by broadcast way",
+            )
+        if core.groups.is_forbidden(pull.consumer_group, pull.topic):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{pull.consumer_group}] is forbidden for topic[{pull.topic}]",
+            )
+
+    def _filter(self, pull: PullMessage) -> MessageFilter:
+        """What the pull wants: its own expression, or what its group's heartbeat said."""
+        if pull.sys_flag & PULL_SUBSCRIPTION:
+            self._check_type(pull, pull.expression_type)
+            try:
+                return parse_filter(pull.expression_type, pull.subscription)
+            except ValueError as error:
+                raise Refused(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+                ) from error
+        state = self._core.clients.consumers.get(pull.consumer_group)
+        if state is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+        subscription = state.subscriptions.get(pull.topic)
+        if subscription is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
+        if subscription.data.sub_version < pull.sub_version:
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        if subscription.filter is None:
+            raise Refused(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                f"The broker's consumer filter data is not exist!Your expression may be wrong! {subscription.fault}",
+            )
+        self._check_type(pull, subscription.data.expression_type)
+        return subscription.filter
+
+    def _check_type(self, pull: PullMessage, expression_type: str | None) -> None:
+        if not is_tag_type(expression_type) and not self._core.settings.is_property_filter_enabled:
+            self._core.stats.refusals.property_filter(pull.consumer_group, pull.topic, expression_type or "")
+            raise Refused(ResponseCode.SYSTEM_ERROR, no_property_filter(expression_type))
+
+
+def no_property_filter(expression_type: str | None) -> str:
+    """RocketMQ's words where filters of this type are not evaluated."""
+    return f"The broker does not support consumer to filter message by {(expression_type or '')[:64]}"
+
+
+def _code(result: ReadResult, offset: int) -> ResponseCode:
+    if result.status in _EMPTY_QUEUE and offset == 0:
+        return ResponseCode.PULL_NOT_FOUND
+    return _CODES[result.status]

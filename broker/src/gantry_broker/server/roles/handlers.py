@@ -1,0 +1,108 @@
+"""Replication as mqadmin asks for it: codes 906, 907 and 908."""
+
+from typing import Any, Final, final
+
+from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.roles.replication import Replication
+from gantry_broker.server.roles.roles import Roles
+from gantry_broker.server.roles.stream_speeds import StreamSpeeds
+from gantry_broker.server.send.handlers import Refused
+from gantry_remoting import Connection
+from gantry_status.orders import HaRole
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.commands.admin import HaExchange
+from gantry_wire.fastjson import dumps
+
+BY_ORDERS: Final = "which master this broker follows, and from where, is decided by orders: gantry ha"
+
+
+@final
+class ReplicationHandlers:
+    """Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore, roles: Roles, replication: Replication, speeds: StreamSpeeds) -> None:
+        self._core = core
+        self._roles = roles
+        self._replication = replication
+        self._speeds = speeds
+
+    def table(self) -> HandlerTable:
+        return {
+            RequestCode.GET_BROKER_HA_STATUS: self.status,
+            RequestCode.EXCHANGE_BROKER_HA_INFO: self.exchange,
+            RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_flushed,
+        }
+
+    def status(self, command: Command, connection: Connection) -> Command:
+        """As Java's HARuntimeInfo bean: a master's slaves, or a slave's master."""
+        is_master = self._roles.role is HaRole.MASTER
+        slaves = self._slaves() if is_master else []
+        document = {
+            "haClientRuntimeInfo": self._following(is_slave=not is_master),
+            "haConnectionInfo": slaves,
+            "inSyncSlaveNums": sum(slave["inSync"] for slave in slaves),
+            "master": is_master,
+            "masterCommitLogMaxOffset": self._core.store.wrote if is_master else 0,
+        }
+        return command.reply(body=dumps(document))
+
+    def _slaves(self) -> list[dict[str, Any]]:
+        server, wrote = self._replication.server, self._core.store.wrote
+        gap_max = self._core.settings.ha.gap_bytes_max
+        found: list[dict[str, Any]] = []
+        for stream in () if server is None else tuple(server.streams):
+            session = stream.session
+            if session is None or session.slave is None:
+                continue
+            received = max(0, session.slave.received)
+            found.append(
+                {
+                    "addr": stream.peer,
+                    "diff": wrote - received,
+                    "inSync": wrote - received <= gap_max,
+                    "slaveAckOffset": received,
+                    "transferFromWhere": max(0, session.sent),
+                    "transferredByteInSecond": self._speeds.of(stream),
+                }
+            )
+        return sorted(found, key=lambda one: str(one["addr"]))
+
+    def _following(self, *, is_slave: bool) -> dict[str, Any]:
+        """A slave acknowledges in the turn in which it reads, so it wrote last when it read last."""
+        follower = self._replication.follower if is_slave else None
+        store = self._core.store
+        document: dict[str, Any] = {
+            "activated": follower is not None and follower.is_streaming,
+            "lastReadTimestamp": 0,
+            "lastWriteTimestamp": 0,
+            "masterFlushOffset": 0,
+            "maxOffset": store.wrote if is_slave else 0,
+            "transferredByteInSecond": self._speeds.own if is_slave else 0,
+        }
+        if follower is not None:
+            host, port = follower.address
+            document["masterAddr"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            if follower.heard_at is not None:
+                heard_ms = self._core.clock.wall_ms() - int((self._speeds.now() - follower.heard_at) * 1000)
+                document["lastReadTimestamp"] = document["lastWriteTimestamp"] = heard_ms
+        return document
+
+    def exchange(self, command: Command, connection: Connection) -> Command:
+        """A slave of RocketMQ's asks its master where it is. What would tell us whom to follow is refused."""
+        if HaExchange.read(command.ext).master_ha_address is not None:
+            raise Refused(ResponseCode.NO_PERMISSION, BY_ORDERS)
+        if self._roles.role is not HaRole.MASTER:
+            return command.reply()
+        settings = self._core.settings
+        answer = HaExchange(
+            master_ha_address=settings.ha_address,
+            master_flush_offset=self._core.store.flushed,
+            master_address=settings.master_address,
+        )
+        return command.reply(ext=answer.write())
+
+    def reset_flushed(self, command: Command, connection: Connection) -> Command:
+        """On a master there is nothing to do, in RocketMQ, too. A slave of ours follows by histories, not by this."""
+        if self._roles.role is HaRole.MASTER:
+            return command.reply()
+        raise Refused(ResponseCode.NO_PERMISSION, BY_ORDERS)

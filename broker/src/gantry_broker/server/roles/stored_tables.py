@@ -1,0 +1,145 @@
+"""The broker's tables and their files: read at the start, written whenever they change.
+
+    config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json  queueLocks.json
+
+What a crash has left is brought together here, before the first request: a topic that has queues and no entry gets
+one, and no consumer offset points beyond its queue. A file that cannot be read, together with its copy, stops the
+start: offsets that silently began at zero would be worse than a broker that is not there. Queue locks are an exception:
+without them no queue is locked for a minute.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar, final
+
+import msgspec
+
+from gantry_broker.errors import ConfigCorrupt
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.groups import GroupDocument
+from gantry_broker.server.core.offsets import DelayOffsetDocument, OffsetDocument
+from gantry_broker.server.core.persist import TableFile
+from gantry_broker.server.core.queue_locks import LockDocument
+from gantry_broker.server.core.topics import system_topics
+from gantry_broker.server.delay.service import DelayService
+from gantry_broker.store.config_file import ConfigFile
+from gantry_wire.commands.admin import TopicConfigTable
+
+log = logging.getLogger(__name__)
+
+FIRST_EPOCH = 1
+"""Of a log that is new."""
+
+D = TypeVar("D", bound=msgspec.Struct)
+
+
+@final
+class StoredTables:
+    """Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore, delay: DelayService) -> None:
+        self._core = core
+        self._delay = delay
+        self._epoch = 0
+        """Which consumers' positions are known to be of."""
+
+        self._files: dict[str, ConfigFile] = {}
+        tables: tuple[tuple[str, Callable[[], msgspec.Struct]], ...] = (
+            ("topics", core.topics.document),
+            ("subscriptionGroup", core.groups.document),
+            ("consumerOffset", core.offsets.document),
+            ("delayOffset", delay.progress.document),
+            ("queueLocks", core.locks.document),
+        )
+        for name, document in tables:
+            file = self._files[name] = ConfigFile(core.disk, core.settings.store_path, name)
+            core.persistence.add(TableFile(name, document, file.save))
+
+    def load(self, *, is_clean: bool = False) -> None:
+        """Read everything. Raises ``ConfigCorrupt``. After a clean stop a table that is missing is reported."""
+        missing = [name for name, file in self._files.items() if not file.exists()]
+        if is_clean and "topics" not in missing:
+            for name in missing:
+                # A clean stop writes all of them. Those who may not begin with an empty one have a copy to put back.
+                path = self._files[name].path
+                log.error("a settings file is missing and starts empty; put a copy back", extra={"path": path})
+        core, settings = self._core, self._core.settings
+        core.topics.load(self._load("topics", TopicConfigTable))
+        core.groups.load(self._load("subscriptionGroup", GroupDocument))
+        core.offsets.keep_resets(settings.is_reset_kept)
+        core.offsets.load(self._load("consumerOffset", OffsetDocument))
+        self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
+        self._load_locks(is_lost=is_clean and "topics" not in missing and "queueLocks" in missing)
+        core.topics.is_auto_creating = settings.auto_create_topics
+        core.topics.seed(
+            system_topics(
+                settings.cluster_name,
+                settings.broker_name,
+                auto_create=settings.auto_create_topics,
+                default_queues=settings.default_topic_queues,
+                trace_topic=settings.trace_topic if settings.is_trace_topic_made else None,
+            )
+        )
+        adopted = core.topics.adopt_queues(core.store.topics())
+        if adopted:
+            log.warning("topics found on disk that topics.json did not have", extra={"topics": adopted})
+        self.clamp_offsets()
+        self._epoch = core.store.identity.epoch
+        for name in ("topics", "subscriptionGroup"):
+            core.persistence.mark(name, now=True)
+
+    def clamp_offsets(self) -> None:
+        """Nobody may skip new messages because an offset points beyond what a crash left."""
+        for topic, queue_id in self._core.offsets.known_queues():
+            for group, old in self._core.offsets.clamp(topic, queue_id, self._end_of(topic, queue_id)):
+                log.warning(
+                    "a consumer offset pointed beyond its queue and was set back",
+                    extra={"group": group, "topic": topic, "queue": queue_id, "old": old},
+                )
+
+    def begin_epoch(self) -> None:
+        """Nor because a consumer is where its last master was; and nobody knows any more who holds which queue.
+
+        A start that lost nothing goes on in its old epoch.
+        """
+        self.clamp_offsets()
+        epoch = self._core.store.identity.epoch
+        if epoch != self._epoch:
+            if self._epoch > FIRST_EPOCH or self._core.store.wrote:
+                self._core.locks.forget_holders()
+            self._epoch = epoch
+            self._core.offsets.begin_epoch(self._end_of)
+
+    def _end_of(self, topic: str, queue_id: int) -> int:
+        queue = self._core.store.find_queue(topic, queue_id)
+        return 0 if queue is None else queue.end
+
+    def _load_locks(self, *, is_lost: bool) -> None:
+        """Who holds which queue; if the file does not say, nobody is granted one for a lease, as after a crash.
+
+        No lock outlives a lease of a minute, so that this file stops no start.
+        """
+        locks = self._core.locks
+        try:
+            locks.load(self._load("queueLocks", LockDocument))
+        except ConfigCorrupt as error:
+            path = self._files["queueLocks"].path
+            log.warning(
+                "the file of queue locks is not usable; no queue is locked for a minute",
+                extra={"path": path, "reason": str(error)},
+            )
+            is_lost = True
+        if is_lost:
+            locks.forget_holders()
+
+    def _load(self, name: str, kind: type[D]) -> D:
+        """What a table's file says, or its copy when it says nothing of that shape. Raises ConfigCorrupt."""
+
+        def read(document: dict[str, Any]) -> D:
+            try:
+                return msgspec.convert(document, kind, strict=False)
+            except msgspec.ValidationError as error:
+                raise ValueError(f"it is no {kind.__name__}: {error}") from error
+
+        data = self._files[name].load(read)
+        return kind() if data is None else read(data)

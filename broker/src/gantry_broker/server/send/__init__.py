@@ -1,0 +1,1 @@
+"""Sends: from the frame on a connection to the record in the log, and the answer to the producer."""

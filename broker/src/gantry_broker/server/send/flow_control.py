@@ -1,0 +1,212 @@
+"""When sends are refused as "busy": RocketMQ's codes and texts, decided by the backlog of the connection.
+
+RocketMQ's broker measures how long a request lay in the queue of its thread pool. Here requests wait in the sockets, so
+that a backlog belongs to a connection: it has one while each of its turns ends before its socket is empty.
+
+    backlog begins                                     five times `waitTimeMillsInSendQueue`
+         |------------- served, whatever it takes ------------|--- served, if what is queued can be in that time
+                                                               `-- else refused: sustained overload
+
+A burst is served, however large: it ends. Time is the CPU time of the event loop's thread. What the loop does with a
+connection is counted so, and what other programs take from it is not: a starved core or a stopped process makes every
+request late, and is no fault of the sender. Only what a connection of such a backlog sends is refused; the requests of
+others wait for one turn of the loop at most.
+
+An append that blocks longer than `osPageCacheBusyTimeOutMills` stops everybody. What came in meanwhile is refused with
+the text for a busy page cache. The time for which the thread waited for a core does not count here, either: only the
+kernel can tell it from a slow disk, and does. Other reasons, such as a full disk, stand until they are taken back.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Final, Protocol, final
+
+from gantry_broker.server.core.refusals import Refusal
+from gantry_status import RefusalReason
+from gantry_wire import ResponseCode
+
+BURST_WAITS: Final = 5
+"""A backlog that lasts for so many times the waiting time is no burst any more. With 200 ms this is a second of work,
+10,000 sends of the slowest kind, and a third of the timeout of RocketMQ's clients."""
+
+STALL_MS: Final = 10
+"""How long after a blocked append sends are refused: RocketMQ looks at its queue as often."""
+
+RATE_WINDOW_S: Final = 1.0
+"""The service rate is that of about the last second of work."""
+
+CORE_WAIT_AGE_S: Final = 0.1
+"""A reading of the thread's wait for cores costs 1 us, so it is not taken before every append. One of this age shortens
+the measured time of a blocked append by 100 ms at most."""
+
+
+class CoreWait:
+    """How long the thread that created this has waited for a core; always 0 if the kernel does not count it."""
+
+    def __init__(self) -> None:
+        try:
+            # The kernel resolves this name to the thread that opens it, for every later read.
+            self._descriptor: int | None = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._descriptor = None
+
+    def seconds(self) -> float:
+        """The sum since the thread began, in seconds."""
+        if self._descriptor is None:
+            return 0.0
+        return int(os.pread(self._descriptor, 128, 0).split()[1]) / 1e9
+
+    def close(self) -> None:
+        """Close the file; the wait is 0 from now on."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class Sender(Protocol):
+    """What flow control asks of a connection."""
+
+    @property
+    def is_backlogged(self) -> bool:
+        """Whether its last turn ended before its socket was empty."""
+
+    def queued_bytes(self) -> int:
+        """What the kernel has received for it and nobody has read."""
+
+
+@final
+class Backlog:
+    """The work for one connection since its socket was empty, in CPU time of the loop's thread."""
+
+    def __init__(self, now: float) -> None:
+        self.began_at: Final = now
+        self._counted_at = now
+        self._read_bytes = 0
+        self._served_bytes = 0.0
+        self._served_s = 0.0
+
+    def count(self, now: float, size: int) -> None:
+        """A read of `size` bytes is about to be handled; the one before has been."""
+        if self._read_bytes:
+            self._served_bytes += self._read_bytes
+            self._served_s += now - self._counted_at
+            if self._served_s > RATE_WINDOW_S:
+                self._served_bytes, self._served_s = self._served_bytes / 2, self._served_s / 2
+        self._counted_at, self._read_bytes = now, size
+
+    def refused(self) -> None:
+        """The read that was counted last is refused; what that costs does not show how fast sends are served."""
+        self._read_bytes = 0
+
+    def drain_s(self, queued_bytes: int) -> float:
+        """How long serving so many bytes takes at the present rate."""
+        return queued_bytes * self._served_s / self._served_bytes if self._served_bytes else 0.0
+
+
+@final
+class FlowControl:
+    """Owned by the event loop; `refusal` is asked once per read, not per message."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        wait_ms_max: int,
+        append_ms_max: int,
+        cpu_time: Callable[[], float] = time.thread_time,
+        core_wait: CoreWait | None = None,
+    ) -> None:
+        """Must be called in the loop's thread, whose times are measured. The last two arguments are for tests."""
+        self._loop = loop
+        self._cpu_time = cpu_time
+        self._core_wait = core_wait or CoreWait()
+        self._core_wait_s = self._core_wait.seconds()
+        self._core_wait_until = 0.0
+        self.limit(wait_ms_max=wait_ms_max, append_ms_max=append_ms_max)
+        self._backlogs: dict[Sender, Backlog] = {}
+        self._stall: asyncio.TimerHandle | None = None
+        self._stall_s = 0.0
+        self.standing: Refusal | None = None
+        """Why every send is refused until it is taken back: the disk is too full."""
+
+    def __repr__(self) -> str:
+        return f"<FlowControl backlogs={len(self._backlogs)} stall={self._stall_s:.3f} s standing={self.standing}>"
+
+    def limit(self, *, wait_ms_max: int, append_ms_max: int) -> None:
+        """Set what is too long from now on."""
+        self._wait_s_max = wait_ms_max / 1000
+        self._append_s_max = append_ms_max / 1000
+
+    def stop(self) -> None:
+        """Leave no timer and no open file behind."""
+        if self._stall is not None:
+            self._end_stall()
+        self._core_wait.close()
+
+    def begin_append(self, now: float) -> None:
+        """Note at loop time `now` what `end_append` compares with."""
+        if now > self._core_wait_until:
+            self._core_wait_s = self._core_wait.seconds()
+            self._core_wait_until = now + CORE_WAIT_AGE_S
+
+    def end_append(self, seconds: float) -> None:
+        """Refuse sends for STALL_MS if the disk, and not the lack of a core, made the append take `seconds`."""
+        if seconds > self._append_s_max:
+            seconds -= self._core_wait.seconds() - self._core_wait_s
+        if seconds > self._append_s_max:
+            if self._stall is not None:
+                self._stall.cancel()
+            self._stall_s = seconds
+            self._stall = self._loop.call_later(STALL_MS / 1000, self._end_stall)
+
+    def refusal(self, sender: Sender, data: bytes) -> Refusal | None:
+        """Why the sends in `data`, a read of `sender`, are refused; None when they are not."""
+        if self.standing is not None:
+            return self.standing
+        if self._stall_s:
+            return _busy(RefusalReason.PAGE_CACHE_BUSY, self._stall_s, sender.queued_bytes(), data)
+        if sender.is_backlogged:
+            return self._overload(sender, data)
+        if self._backlogs:
+            self._backlogs.pop(sender, None)
+        return None
+
+    def forget(self, sender: Sender) -> None:
+        """A connection is gone."""
+        self._backlogs.pop(sender, None)
+
+    def _overload(self, sender: Sender, data: bytes) -> Refusal | None:
+        now = self._cpu_time()
+        backlog = self._backlogs.get(sender)
+        if backlog is None:
+            backlog = self._backlogs[sender] = Backlog(now)
+        backlog.count(now, len(data))
+        if now - backlog.began_at <= BURST_WAITS * self._wait_s_max:
+            return None
+        queued_bytes = sender.queued_bytes()
+        if not queued_bytes:  # a sender that waits for its answers: what it may have outstanding fills a turn
+            del self._backlogs[sender]
+            return None
+        drain_s = backlog.drain_s(queued_bytes)
+        if drain_s <= self._wait_s_max:
+            return None
+        backlog.refused()
+        return _busy(RefusalReason.QUEUE_TIMEOUT, drain_s, queued_bytes, data)
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+        self._stall, self._stall_s = None, 0.0
+
+
+def _busy(reason: RefusalReason, waited_s: float, queued_bytes: int, data: bytes) -> Refusal:
+    kind = "PCBUSY_CLEAN_QUEUE" if reason is RefusalReason.PAGE_CACHE_BUSY else "TIMEOUT_CLEAN_QUEUE"
+    frame_bytes = 4 + int.from_bytes(data[:4], "big")
+    return Refusal(
+        ResponseCode.SYSTEM_BUSY,
+        f"[{kind}]broker busy, start flow control for a while, "
+        f"period in queue: {waited_s * 1000:.0f}ms, size of queue: {queued_bytes // frame_bytes}",
+        reason,
+    )

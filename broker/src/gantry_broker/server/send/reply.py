@@ -1,0 +1,181 @@
+"""Replies: a consumer answers a message, and the broker hands the answer to the client that asked.
+
+    requester --- message with CORRELATION_ID, REPLY_TO_CLIENT ---> topic ---> consumer
+        ^                                                                         |
+        `------ code 326, on the connection of its heartbeats --- broker <--- code 324 or 325
+
+A reply is a message to the cluster's reply topic, which nobody consumes: what is stored is a copy to look at. It is
+stored first, in the same turn of the loop, since a role may change while the requester is waited for; that it cannot be
+stored is logged and costs the requester nothing. Code 0 says that the requester has it, and that the copy is kept as
+the mode promises (10 and 12 mean the copy alone); code 1 with a text says that the requester has not got it. Nobody
+but the replier's own answer waits for the requester, for `PUSH_TIMEOUT_MS` at most, and replies on their way take no
+more than `PUSH_BYTES_MAX` together: each is held in memory until its requester has it.
+"""
+
+import logging
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Final, final
+
+from gantry_broker.errors import BrokerError
+from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.send.handlers import (
+    Outgoing,
+    Refused,
+    SendHandlers,
+    clean,
+    fitting,
+    is_waiting,
+    read_send,
+    refuse_unsupported,
+)
+from gantry_remoting import Connection, ConnectionClosed, RemotingTimeout
+from gantry_remoting.addresses import join_address
+from gantry_wire import Command, RequestCode, ResponseCode, names
+from gantry_wire import properties as keys
+from gantry_wire.commands.admin import TopicConfig
+from gantry_wire.commands.reply import PushReply
+from gantry_wire.commands.send import SendMessageV2, SendResult
+from gantry_wire.properties import format_properties, parse_properties
+
+log = logging.getLogger(__name__)
+
+PUSH_TIMEOUT_MS: Final = 3000
+"""How long a requester may take to say that it has its reply: as long as a replier waits for its send by default."""
+
+PUSH_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What replies on their way to requesters may take in memory together."""
+
+PUSH_OVERHEAD_BYTES: Final = 2048
+"""What one costs besides its body and properties: a task, a waiter, a header."""
+
+NOWHERE: Final = SendResult(msg_id="0", queue_id=0, queue_offset=0)
+"""Where a reply is that was not stored; clients read these fields in any case."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A reply after all checks of its request."""
+
+    send: SendMessageV2
+    command: Command
+    connection: Connection
+    config: TopicConfig
+    properties: dict[str, str]
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes in memory."""
+        return PUSH_OVERHEAD_BYTES + len(self.command.body) + len(self.send.properties or "")
+
+
+@final
+class ReplyHandlers:
+    """Codes 324 and 325. Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore, sends: SendHandlers) -> None:
+        self._core = core
+        self._sends = sends
+        self._push_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<ReplyHandlers push_bytes={self._push_bytes}>"
+
+    def table(self) -> HandlerTable:
+        return {RequestCode.SEND_REPLY_MESSAGE: self.reply, RequestCode.SEND_REPLY_MESSAGE_V2: self.reply}
+
+    def reply(self, command: Command, connection: Connection) -> Awaitable[Command | None]:
+        """Store the reply and push it to the requester."""
+        reply = self._checked(command, connection)
+        if self._push_bytes + reply.memory_bytes > PUSH_BYTES_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]too many replies wait for their requesters")
+        stored = self._store(reply)
+        self._push_bytes += reply.memory_bytes
+        return self._push(reply, stored)
+
+    def _checked(self, command: Command, connection: Connection) -> Incoming:
+        send = read_send(command)
+        if send.batch:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply is no batch")
+        if names.is_retry_or_dead_letter(send.topic):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"a reply does not go to the topic {send.topic[:300]}")
+        config = self._sends.admit(send, command, connection)
+        properties = clean(parse_properties(send.properties or ""))
+        if properties.get(keys.TRANSACTION_PREPARED, "").lower() == "true":
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply is no half of a transaction")
+        refuse_unsupported(properties)
+        fitting(properties)
+        return Incoming(send, command, connection, config, properties)
+
+    def _store(self, reply: Incoming) -> SendResult | None:
+        """Where the copy is; None when none is kept."""
+        if not self._core.settings.is_reply_stored:
+            return None
+        send = reply.send
+        queue_id = max(send.queue_id, 0)
+        message = Outgoing(send.topic, queue_id, reply.command.body, reply.properties, send.reconsume_times or 0)
+        try:
+            message_id, offset = self._sends.store_one(message, send, reply.config, reply.connection)
+        except (BrokerError, Refused) as error:
+            log.warning("a reply is not stored", extra={"topic": send.topic, "reason": str(error)})
+            return None
+        return SendResult(msg_id=message_id, queue_id=queue_id, queue_offset=offset)
+
+    async def _push(self, reply: Incoming, stored: SendResult | None) -> Command | None:
+        """The answer to the replier, when it is known whether the requester has the reply."""
+        command, connection = reply.command, reply.connection
+        try:
+            fault = await self._push_fault(reply)
+        finally:
+            self._push_bytes -= reply.memory_bytes
+        ext = {**(stored or NOWHERE).write(), **self._said_to_senders()}
+        if fault is not None:
+            log.info("a reply is not pushed", extra={"reason": fault})
+            return command.reply(ResponseCode.SYSTEM_ERROR, fault, ext=ext)
+        answer = command.reply(ext=ext)
+        if stored is None or command.is_oneway or self._core.gate.is_still or not connection.is_open:
+            return answer
+        is_parked = self._sends.park(answer.encode(), connection, is_waiting=is_waiting(reply.properties)) is None
+        return None if is_parked else answer
+
+    async def _push_fault(self, reply: Incoming) -> str | None:
+        """Hand the reply to the requester: None when it has it, or why not."""
+        requester = reply.properties.get(keys.REPLY_TO_CLIENT)
+        if requester is None:
+            return f"reply message properties[{keys.REPLY_TO_CLIENT}] is null"
+        target = self._core.clients.producer(requester)
+        if target is None:
+            return f"push reply message fail, channel of <{requester[:300]}> not found."
+        code, ext = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._header(reply).write()
+        try:
+            said = await target.request(Command(code=code, ext=ext, body=reply.command.body), PUSH_TIMEOUT_MS)
+        except (ConnectionClosed, RemotingTimeout) as error:
+            return f"push reply message to {requester[:300]} fail: {error}"
+        if said.code != ResponseCode.SUCCESS:
+            return f"push reply message to {requester[:300]} fail: it answered {said.code}, {(said.remark or '')[:300]}"
+        return None
+
+    def _header(self, reply: Incoming) -> PushReply:
+        send, core = reply.send, self._core
+        now_ms = core.clock.wall_ms()
+        return PushReply(
+            producer_group=send.producer_group,
+            topic=send.topic,
+            default_topic=send.default_topic,
+            default_topic_queue_nums=send.default_topic_queue_nums,
+            queue_id=send.queue_id,
+            sys_flag=send.sys_flag,
+            born_timestamp=send.born_timestamp,
+            flag=send.flag,
+            born_host=join_address(*reply.connection.peer),
+            store_host=core.settings.address,
+            store_timestamp=now_ms,
+            properties=format_properties({**reply.properties, keys.PUSH_REPLY_TIME: str(now_ms)}),
+            reconsume_times=send.reconsume_times,
+            unit_mode=send.unit_mode,
+        )
+
+    def _said_to_senders(self) -> dict[str, str]:
+        added = self._core.routes.added
+        return {keys.MESSAGE_REGION: added[keys.MESSAGE_REGION], keys.TRACE_ON: added[keys.TRACE_ON]}

@@ -1,0 +1,529 @@
+"""The way of a message from the socket into the log: all sends of one turn of the loop in one pass.
+
+    bytes of each read -> frames -> drafts -> ONE append at the end of the turn -> replies -> ONE write per connection
+
+A connection with many sends outstanding fills a pass by itself; many connections with one each fill it together, so
+that neither pays for an append of its own. A plain message is handled here on primitives, in one of two tiers:
+
+    first     code 310, JSON, a known topic, a known shape of properties: what Java's clients usually send
+    second    codes 10 and 310, JSON or binary, a known topic, any properties that are stored nearly as they came:
+              Java's with keys, Go, C++, Rust, Node; at most twice the cost of the first
+
+Anything out of the ordinary goes through `send.handlers`, which reads the same request in words and puts its draft into
+the same pass, so that order within a connection is the order of its frames. All three ways store and answer the same,
+byte for byte. A frame that is no send has the pass appended first: a pull sees the sends before it.
+
+The interface is `handle(data, connection) -> (consumed, replies)`; a compiled twin can take its place.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final, NamedTuple, Protocol, final
+
+import msgspec
+
+from gantry_broker.errors import (
+    DiskTooSlow,
+    IndexRebuilding,
+    LogReadOnly,
+    MessageTooLarge,
+    PoolExhausted,
+    QueueRebuilding,
+    StoreFull,
+)
+from gantry_broker.server.core.gate import Gate
+from gantry_broker.server.core.refusals import Refusal
+from gantry_broker.server.core.send_routes import (
+    UNIQUE_END,
+    UNIQUE_PREFIX,
+    UNIQUE_PREFIX_BYTES,
+    UNIQUE_START,
+    SendRoute,
+    SendRoutes,
+    Shape,
+    json_text,
+)
+from gantry_broker.server.core.stats import BrokerStats
+from gantry_broker.server.send.flow_control import FlowControl
+from gantry_broker.server.send.parked import ParkedReplies
+from gantry_broker.store.draft import Draft
+from gantry_broker.store.message_store import MessageStore
+from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
+from gantry_status import RefusalReason
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.commands.fields import Int32
+from gantry_wire.commands.send import SendMessage, SendMessageV2
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.frame import FRAME_HEAD, Frame, check_frame_head
+from gantry_wire.header import binary_parts
+from gantry_wire.limits import EXT_FIELDS_MAX, WireLimits
+from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, TRANSACTION_MASK, encode_host
+
+log = logging.getLogger(__name__)
+
+SEND_V2_PREFIX: Final = b'{"code":310,'
+SEND_V1_PREFIX: Final = b'{"code":10,'
+FLAG_RESPONSE: Final = 1
+FLAG_ONEWAY: Final = 2
+NO_ANSWER: Final = b""
+PLAIN_HEADER_BYTES_MAX: Final = 6 * EXT_FIELDS_MAX
+"""A longer JSON header may pass the limit of fields, which only the readable path counts: `"":"",` has 6 bytes."""
+NEVER_A_PREFIX: Final = b"\0"
+"""No JSON header begins so."""
+UNHANDLED: Final = b"not handled yet"
+"""What an `OtherFrame` returns for a request that must wait; compared by identity, and never sent."""
+CLEARED_FLAGS: Final = TRANSACTION_MASK | FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
+"""What a producer may not say of its message: the broker knows the hosts, and transactions come by another way."""
+_HEAD_BYTES: Final = FRAME_HEAD.size
+_unpack_head: Final = FRAME_HEAD.unpack_from
+HEADS_COUNT: Final = 2048
+_HEADS: Final = [FRAME_HEAD.pack(4 + length, length) for length in range(HEADS_COUNT)]
+"""Frame heads of short JSON replies without a body, by header length."""
+
+Answer = tuple[bytes, bytes, int]
+"""(reply template, unique id, opaque); the template is NO_ANSWER for a oneway send."""
+
+
+class SendV2Header(msgspec.Struct, kw_only=True, gc=False):
+    """The header of a JSON send, decoded in one step."""
+
+    opaque: Int32
+    fields: SendMessageV2 = msgspec.field(name="extFields")
+    flag: int = 0
+
+
+class SendV1Header(msgspec.Struct, kw_only=True, gc=False):
+    """The header of a JSON send with long names, code 10, which Go's client sends."""
+
+    opaque: Int32
+    fields: SendMessage = msgspec.field(name="extFields")
+    flag: int = 0
+
+
+class PlainFields(Protocol):
+    """What the second tier needs of a send's fields; `SendMessage`, `SendMessageV2` and `SignedFields` have it."""
+
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def sys_flag(self) -> int: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def born_timestamp(self) -> int: ...
+    @property
+    def properties(self) -> str | None: ...
+
+
+class BinaryHeader(NamedTuple):
+    """The header of a binary send."""
+
+    opaque: int
+    fields: SendMessage | SendMessageV2
+    flag: int
+
+
+_decode_send: Final = msgspec.json.Decoder(SendV2Header, strict=False).decode
+_decode_send_v1: Final = msgspec.json.Decoder(SendV1Header, strict=False).decode
+_BINARY_SENDS: Final[dict[bytes, type[SendMessage] | type[SendMessageV2]]] = {
+    RequestCode.SEND_MESSAGE.to_bytes(2, "big"): SendMessage,
+    RequestCode.SEND_MESSAGE_V2.to_bytes(2, "big"): SendMessageV2,
+}
+"""The fields of a binary send, by the code at the beginning of its header."""
+
+
+class PlainRequest(Protocol):
+    """What the second tier needs of a decoded header."""
+
+    @property
+    def opaque(self) -> int: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def fields(self) -> PlainFields: ...
+
+
+OtherFrame = Callable[[Frame, Connection], bytes | None]
+TakeSigned = Callable[[bytes, bytes, bytes, int], bool]
+
+
+@final
+class SendPath:
+    """Handles the bytes of connections, and holds the pass: drafts of this turn of the loop that are not appended yet.
+
+    `runs` says whose they are: (connection, end of its drafts). Owned by the event loop.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        routes: SendRoutes,
+        flow: FlowControl,
+        stats: BrokerStats,
+        *,
+        limits: WireLimits,
+        body_bytes_max: int,
+        loop: asyncio.AbstractEventLoop,
+        gate: Gate | None = None,  # None: always open
+        parked: ParkedReplies | None = None,  # None: what is appended may be acknowledged
+        is_guarded: bool = False,  # True: every frame goes to `other`, which asks who may
+    ) -> None:
+        self._store = store
+        self._routes = routes
+        self._flow = flow
+        self._gate: Final = gate or Gate()
+        self._stats = stats
+        self._limits = limits
+        self._total_max = limits.frame_bytes_max - 4
+        self.body_bytes_max = body_bytes_max
+        """The largest body that is no matter of words."""
+
+        self._loop = loop
+        self._prefix: Final = NEVER_A_PREFIX if is_guarded else SEND_V2_PREFIX
+        self.signed: TakeSigned | None = None
+        """With access control on: takes header, body, host and its flag of a plain send whose sender may."""
+
+        self._hosts: dict[Connection, tuple[bytes, int]] = {}
+        self._is_flush_scheduled = False
+        self._runs: list[tuple[Connection, int]] = []
+        self.drafts: Final[list[Draft]] = []
+        self.answers: Final[list[Answer]] = []
+        self.unwaited: set[int] = set()
+        """Drafts of the pass whose senders do not want to wait until they are promised, by their places."""
+        self.parked: Final = parked
+        """Where answers wait in the modes that promise more than an append does."""
+        self.refusal: Refusal | None = None
+        """Why sends of the read that is being handled are refused, if they are."""
+
+    def host_of(self, connection: Connection) -> bytes:
+        """The peer's address as records hold it."""
+        return self.host_and_flag(connection)[0]
+
+    def host_and_flag(self, connection: Connection) -> tuple[bytes, int]:
+        """The peer's address and the flag that goes with its length."""
+        known = self._hosts.get(connection)
+        if known is None:
+            host = encode_host(*connection.peer)
+            known = self._hosts[connection] = (host, FLAG_BORN_HOST_V6 if len(host) == 20 else 0)
+        return known
+
+    def forget(self, connection: Connection) -> None:
+        self._hosts.pop(connection, None)
+        self._flow.forget(connection)
+
+    def handle(self, data: bytes, connection: Connection, other: OtherFrame) -> tuple[int, bytes]:
+        """Handle every whole frame at the start of `data`. Frames that are no plain send go to `other`.
+
+        Replies to sends follow when the pass is appended, at the end of this turn of the loop.
+        """
+        self.refusal = self._gate.sends or self._gate.news or self._flow.refusal(connection, data)
+        if self.refusal is None and self.parked is not None:
+            self.refusal = self.parked.refusal
+        replies: list[bytes] = []
+        try:
+            position = self._take_frames(data, connection, other, replies)
+            if 4 <= len(data) - position < _HEAD_BYTES:  # a length that cannot be ends the connection: answer first
+                check_frame_head(int.from_bytes(data[position : position + 4], "big"), 0, self._limits)
+        except RemoteProtocolError:
+            self.flush_for(connection)
+            connection.send(b"".join(replies))
+            raise
+        finally:
+            if self.drafts:  # ours or not, and whatever happened: no draft is left for the next connection's run
+                self._end_run(connection)
+                if not self._is_flush_scheduled:
+                    self._is_flush_scheduled = True
+                    self._loop.call_soon(self._flush_turn)
+        return position, b"".join(replies)
+
+    def _take_frames(self, data: bytes, connection: Connection, other: OtherFrame, replies: list[bytes]) -> int:
+        """The hot loop: where the last whole frame ends. One long function on purpose; every line runs per message.
+
+        A plain send is put into the pass here. At the first sign of something else its frame goes to `other` whole.
+        """
+        position, end, reply_bytes = 0, len(data), 0
+        total_max, body_bytes_max = self._total_max, self.body_bytes_max
+        by_topic, signed = self._routes.by_topic, self.signed
+        drafts, answers = self.drafts, self.answers
+        host, host_flag = self.host_and_flag(connection)
+        # Refused sends take the readable path, which says so.
+        prefix = self._prefix if self.refusal is None else NEVER_A_PREFIX
+        is_open = prefix is SEND_V2_PREFIX
+        while end - position >= _HEAD_BYTES:
+            total, type_and_header = _unpack_head(data, position)
+            header_bytes = type_and_header & 0xFFFFFF
+            if total > total_max or header_bytes + 4 > total or type_and_header != header_bytes:
+                check_frame_head(total, type_and_header, self._limits)
+            frame_end = position + 4 + total
+            if frame_end > end:
+                break
+            header_end = position + _HEAD_BYTES + header_bytes
+            header = data[position + _HEAD_BYTES : header_end]
+            position = frame_end
+            if header.startswith(prefix) and type_and_header == header_bytes <= PLAIN_HEADER_BYTES_MAX:
+                try:
+                    request = _decode_send(header)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    request = None
+                if request is not None:
+                    fields = request.fields
+                    route = by_topic.get(fields.topic)
+                    text = fields.properties or ""
+                    queue_id = fields.queue_id
+                    if (
+                        route is not None
+                        and 0 <= queue_id < len(route.slots)
+                        and 0 < frame_end - header_end <= body_bytes_max
+                        and not (fields.batch or fields.reconsume_times or request.flag & FLAG_RESPONSE)
+                    ):
+                        shape = route.shapes.get(text[UNIQUE_END:])
+                        if shape is not None and text[:UNIQUE_START] == UNIQUE_PREFIX:
+                            key = text[UNIQUE_START:UNIQUE_END]
+                            unique = key.encode()
+                            if len(unique) == 32 and unique.isalnum():
+                                slot = route.slots[queue_id] or self._routes.slot(route, queue_id)
+                                drafts.append(
+                                    (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
+                                        slot.queue,
+                                        data[header_end:frame_end],
+                                        UNIQUE_PREFIX_BYTES + unique + shape.tail,
+                                        fields.sys_flag & ~CLEARED_FLAGS | host_flag,
+                                        fields.flag,
+                                        fields.born_timestamp,
+                                        host,
+                                        0,
+                                        0,
+                                        shape.tags_code,
+                                        0,
+                                        (key,),
+                                    )
+                                )
+                                template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template
+                                answers.append((template, unique, request.opaque))
+                                continue
+                        if self.put_any(request, route, data[header_end:frame_end], host, host_flag):
+                            continue
+            elif is_open and self._take_any(type_and_header >> 24, header, data[header_end:frame_end], host, host_flag):
+                continue
+            body = data[header_end:frame_end]
+            is_v2_json = type_and_header == header_bytes <= PLAIN_HEADER_BYTES_MAX and header.startswith(SEND_V2_PREFIX)
+            if signed is not None and is_v2_json and signed(header, body, host, host_flag):
+                connection.is_authenticated = True
+                continue
+            reply = other(Frame(type_and_header >> 24, header, body), connection)
+            if reply:
+                if reply is UNHANDLED:  # its connection is paused, and hands the frame over again
+                    position = header_end - header_bytes - _HEAD_BYTES
+                    break
+                replies.append(reply)
+                reply_bytes += len(reply)
+                if reply_bytes > PASS_REPLY_BYTES_MAX:
+                    break
+        return position
+
+    def _take_any(self, serialization: int, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool:
+        """Put a plain send with a binary header or long names into the pass. False leaves it to the readable path."""
+        request: SendV1Header | BinaryHeader
+        try:
+            if serialization:
+                kind = _BINARY_SENDS.get(header[:2])
+                if kind is None:
+                    return False
+                _, _, _, opaque, flag, _, ext = binary_parts(header, self._limits)
+                request = BinaryHeader(opaque, msgspec.convert(ext, kind, strict=False), flag)
+            elif header.startswith(SEND_V1_PREFIX) and len(header) <= PLAIN_HEADER_BYTES_MAX:
+                request = _decode_send_v1(header)
+            else:
+                return False
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RemoteProtocolError):
+            return False
+        send = request.fields
+        route = self._routes.by_topic.get(send.topic)
+        if (
+            route is None
+            or not 0 <= send.queue_id < len(route.slots)
+            or not 0 < len(body) <= self.body_bytes_max
+            or send.batch
+            or send.reconsume_times
+            or request.flag & FLAG_RESPONSE
+        ):
+            return False
+        return self.put_any(request, route, body, host, host_flag)
+
+    def put_any(self, request: PlainRequest, route: SendRoute, body: bytes, host: bytes, host_flag: int) -> bool:
+        """Put a plain send with any properties into the pass. False leaves it to the readable path.
+
+        The caller has checked the queue, the body and that the send is neither a batch nor a consumer's retry.
+        """
+        fields = request.fields
+        text = fields.properties or ""
+        queue_id = fields.queue_id
+        key = text[UNIQUE_START:UNIQUE_END]
+        shape = route.shapes.get(text[UNIQUE_END:])
+        keys: tuple[str, ...]
+        if (
+            shape is not None
+            and text[:UNIQUE_START] == UNIQUE_PREFIX
+            and len(key) == 32
+            and key.isascii()
+            and key.isalnum()
+        ):
+            unique, tags_code, keys, is_waiting = key.encode(), shape.tags_code, (key,), True
+            data = UNIQUE_PREFIX_BYTES + unique + shape.tail
+        else:
+            properties = self._routes.stored_properties(text)
+            if properties is None:
+                return False
+            data, key, tags_code, keys, is_shape, is_waiting = properties
+            unique = key.encode() if key.isascii() and key.isalnum() else json_text(key)
+            if is_shape:
+                route.learn(text[UNIQUE_END:], Shape(data[UNIQUE_END:], tags_code))
+        slot = route.slots[queue_id] or self._routes.slot(route, queue_id)
+        if not is_waiting:
+            self.unwaited.add(len(self.drafts))
+        self.drafts.append(
+            (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
+                slot.queue,
+                body,
+                data,
+                fields.sys_flag & ~CLEARED_FLAGS | host_flag,
+                fields.flag,
+                fields.born_timestamp,
+                host,
+                0,
+                0,
+                tags_code,
+                0,
+                keys,
+            )
+        )
+        template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template
+        self.answers.append((template, unique, request.opaque))
+        return True
+
+    def flush_for(self, connection: Connection) -> None:
+        """Append the pass now, since what `connection` asks next must see its own sends."""
+        if self.drafts:
+            self._end_run(connection)
+            self.flush()
+
+    def flush(self) -> None:
+        """Append the pass and answer everybody in it. A store that refuses stores nothing of it."""
+        if not self.drafts:
+            return
+        # The lists are emptied in place: the loop that fills them holds on to them.
+        drafts, answers, runs, unwaited = self.drafts[:], self.answers[:], self._runs, self.unwaited
+        self.drafts.clear()
+        self.answers.clear()
+        self._runs = []
+        if unwaited:
+            self.unwaited = set()  # its places are those of this pass
+        began = self._loop.time()
+        self._flow.begin_append(began)
+        try:
+            physical_offsets, queue_offsets = self._store.append(drafts)
+        except Exception as error:  # noqa: BLE001 - whatever it is, every sender of the pass gets an answer
+            self._stats.put_failures += len(drafts)
+            self._refuse(answers, runs, error)
+            return
+        elapsed_s = self._loop.time() - began
+        self._flow.end_append(elapsed_s)
+        self._stats.times.took(elapsed_s, len(drafts))
+        self._stats.put(len(drafts), self._store)
+        if self.parked is not None and self.parked.must_wait():
+            self._park(answers, zip(physical_offsets, queue_offsets, strict=True), runs, unwaited)
+            return
+        heads = _HEADS
+        placed = zip(answers, physical_offsets, queue_offsets, strict=True)
+        number = 0
+        for connection, end in runs:
+            parts: list[bytes] = []
+            for (template, unique, opaque), physical, queue_offset in islice(placed, end - number):
+                if template:
+                    reply = template % (physical, queue_offset, unique, opaque)
+                    size = len(reply)
+                    parts += (heads[size] if size < HEADS_COUNT else FRAME_HEAD.pack(4 + size, size), reply)
+            number = end
+            if parts:
+                connection.send(b"".join(parts))
+
+    def _park(
+        self,
+        answers: list[Answer],
+        places: Iterable[tuple[int, int]],
+        runs: list[tuple[Connection, int]],
+        unwaited: set[int],
+    ) -> None:
+        """The pass is appended; its answers wait, but for those whose senders said that they need not."""
+        assert self.parked is not None, "without a waiting room there is nothing to wait for"
+        heads = _HEADS
+        if unwaited:
+            self._store.note_answered()
+        waiting: list[tuple[Connection, bytes, int]] = []
+        placed = zip(answers, places, strict=True)
+        number = 0
+        for connection, end in runs:
+            parts: list[bytes] = []
+            at_once: list[bytes] = []
+            count = 0
+            for (template, unique, opaque), (physical, queue_offset) in islice(placed, end - number):
+                if template:
+                    reply = template % (physical, queue_offset, unique, opaque)
+                    size = len(reply)
+                    framed = (heads[size] if size < HEADS_COUNT else FRAME_HEAD.pack(4 + size, size), reply)
+                    if unwaited and number in unwaited:
+                        at_once += framed
+                    else:
+                        parts += framed
+                        count += 1
+                number += 1
+            if at_once:
+                connection.send(b"".join(at_once))
+            if parts:
+                waiting.append((connection, b"".join(parts), count))
+        if waiting:
+            self.parked.park_all(waiting, self._store.wrote)
+
+    def _flush_turn(self) -> None:
+        self._is_flush_scheduled = False
+        self.flush()
+
+    def _end_run(self, connection: Connection) -> None:
+        end = len(self.drafts)
+        if not self._runs or self._runs[-1][1] != end:
+            self._runs.append((connection, end))
+
+    def _refuse(self, answers: list[Answer], runs: list[tuple[Connection, int]], error: Exception) -> None:
+        code, remark, _ = refusal = store_refusal(error)
+        self._stats.refusals.count(refusal, len(answers))
+        number = 0
+        for connection, end in runs:
+            refused = [answer for answer in answers[number:end] if answer[0]]
+            replies = [Command(code=code, opaque=answer[2], flag=1, remark=remark).encode() for answer in refused]
+            connection.send(b"".join(replies))
+            number = end
+
+
+def store_refusal(error: Exception) -> Refusal:
+    """The answer to a request whose message the store did not take."""
+    unavailable = ResponseCode.SERVICE_NOT_AVAILABLE
+    if isinstance(error, MessageTooLarge):
+        return Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error), None)
+    if isinstance(error, DiskTooSlow):
+        text = f"service not available now, the disk is too slow: {error}"
+        return Refusal(unavailable, text, RefusalReason.DISK_TOO_SLOW)
+    if isinstance(error, StoreFull):
+        return Refusal(unavailable, f"service not available now, the disk is full: {error}", RefusalReason.DISK_FULL)
+    if isinstance(error, PoolExhausted):
+        text = "[REJECTREQUEST]system busy, start flow control for a while"
+        return Refusal(ResponseCode.SYSTEM_BUSY, text, RefusalReason.NO_WRITE_BUFFER)
+    if isinstance(error, LogReadOnly):
+        text = f"service not available now, the log is read-only: {error}"
+        return Refusal(unavailable, text, RefusalReason.LOG_READ_ONLY)
+    if isinstance(error, (QueueRebuilding, IndexRebuilding)):
+        return Refusal(ResponseCode.SYSTEM_BUSY, f"system busy, try again: {error}", RefusalReason.REBUILDING)
+    log.error("the store failed", exc_info=error)
+    text = f"the store failed: {type(error).__name__}"
+    return Refusal(ResponseCode.SYSTEM_ERROR, text, RefusalReason.STORE_FAILED)
