@@ -1,5 +1,7 @@
 """Write docs/settings.md, docs/commands.md, docs/output.md and the fields in groups.md and pipelines.md from the code.
 
+The package graph in ARCHITECTURE.md is written, too (`package_graph`).
+
 The settings are read from the source of every settings class: a dataclass whose name ends in `Settings` or
 `Limits` and which has defaults; one without any is a value handed around inside, not something that a user sets.
 Each field is followed by a docstring with its reason, and a field without one is an error here, since a reference that
@@ -17,6 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import package_graph
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE_FOLDERS = ("broker/src", "operator/src", "pipelines/src")
@@ -334,6 +338,7 @@ def pages(root: Path) -> dict[Path, str]:
         docs / "output.md": output_page((docs / "output.md").read_text()),
         docs / "groups.md": groups_page((docs / "groups.md").read_text()),
         docs / "pipelines.md": pipelines_page((docs / "pipelines.md").read_text()),
+        root / "ARCHITECTURE.md": package_graph.page(root),
     }
 
 

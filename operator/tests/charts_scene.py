@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import manifests
 import yaml
 
 from gantry_testing.programs import helm_program
@@ -24,20 +22,6 @@ MONITORING = (
 )
 
 
-def script(name: str) -> ModuleType:
-    """One of `scripts/`, which are no package."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        specification = importlib.util.spec_from_file_location(f"gantry_{name}", ROOT / f"scripts/{name}.py")
-        assert specification is not None and specification.loader is not None
-        module = importlib.util.module_from_spec(specification)
-        sys.modules[specification.name] = module
-        specification.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(ROOT / "scripts"))
-
-
 def helm() -> Path:
     """The program; tests that come here are marked with `needs_helm`."""
     found = helm_program()
@@ -47,7 +31,7 @@ def helm() -> Path:
 
 def template(chart: Path, *options: str, release: str = "gantry-operator", namespace: str = "gantry-system") -> str:
     """What would be sent to the API server, as text. Raises CalledProcessError."""
-    text: str = script("manifests").template(helm(), chart, release, namespace, *options)
+    text: str = manifests.template(helm(), chart, release, namespace, *options)
     return text
 
 

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 from pathlib import Path
-from types import ModuleType
 
+import changed_tests
 import pytest
 
 from gantry_testing.small_clone import small_clone, write_script
 from gantry_testing.tree import ROOT
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("changed_tests", ROOT / "scripts/changed_tests.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 SEAL, BALLOT = "broker/tests/wire/test_wire_seal.py", "operator/tests/spec/test_spec_ballot.py"
 SECOND_RUN = "broker/tests/house/test_house_second_run.py"
@@ -46,15 +35,15 @@ WORLD = "broker/testkit/gantry_testing/store_world.py"
         "continuous integration", "the Makefile",
     ],
 )  # fmt: skip
-def test_tests_of_what_was_changed_are_chosen(script: ModuleType, changed: str, chosen: str, left_out: str) -> None:
+def test_tests_of_what_was_changed_are_chosen(changed: str, chosen: str, left_out: str) -> None:
     """Those that import it, directly or through helpers, or lie below its fixtures; of a script the house tests."""
-    found = script.chosen([changed])
+    found = changed_tests.chosen([changed])
     assert chosen in found and left_out not in found
 
 
-def test_what_no_test_knows_chooses_nothing(script: ModuleType) -> None:
+def test_what_no_test_knows_chooses_nothing() -> None:
     """A page of prose is checked by `make check`."""
-    assert script.chosen(["docs/tls.md"]) == []
+    assert changed_tests.chosen(["docs/tls.md"]) == []
 
 
 @pytest.mark.parametrize(
@@ -78,21 +67,19 @@ def test_changed_files_with_tests_of_make_verify_only_are_no_failure(
         assert exit_code(CHANGED="0") == int(run)
 
 
-def test_files_that_git_does_not_know_yet_count_as_changed(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_git_does_not_know_yet_count_as_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new test is the one that is worked on."""
-    monkeypatch.setattr(script, "ROOT", tmp_path)
+    monkeypatch.setattr(changed_tests, "ROOT", tmp_path)
     for words in (("init", "-q", "-b", "main"), ("config", "user.email", "a@b.c"), ("config", "user.name", "A")):
-        script.git(*words)
+        changed_tests.git(*words)
     (tmp_path / "old").write_text("1")
-    script.git("add", "old")
-    script.git("commit", "-q", "-m", "One")
+    changed_tests.git("add", "old")
+    changed_tests.git("commit", "-q", "-m", "One")
     (tmp_path / "old").write_text("2")
     (tmp_path / "new").touch()
-    assert script.changed_files(script.default_since()) == {"old", "new"}
-    script.git("checkout", "-q", "-b", "work")
-    script.git("commit", "-q", "-a", "-m", "Two")
-    assert script.changed_files(script.default_since()) == {"old", "new"}
-    script.git("checkout", "-q", "main")
-    assert script.changed_files(script.default_since()) == {"new"}
+    assert changed_tests.changed_files(changed_tests.default_since()) == {"old", "new"}
+    changed_tests.git("checkout", "-q", "-b", "work")
+    changed_tests.git("commit", "-q", "-a", "-m", "Two")
+    assert changed_tests.changed_files(changed_tests.default_since()) == {"old", "new"}
+    changed_tests.git("checkout", "-q", "main")
+    assert changed_tests.changed_files(changed_tests.default_since()) == {"new"}

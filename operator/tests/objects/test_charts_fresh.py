@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import dashboard
+import manifests
 import pytest
 import yaml
-from charts_scene import GROUP, OPERATOR, ROOT, helm, script
+from charts_scene import GROUP, OPERATOR, ROOT, helm
 
 from gantry_spec.manifest import read_group
 from gantry_spec.manifest.crd import crd
@@ -23,7 +25,7 @@ def metrics_in(text: str) -> set[str]:
 
 def test_nothing_that_is_generated_is_stale() -> None:
     """Run `make manifests` after editing fields, values, the dashboard or a chart."""
-    pages: dict[Path, str] = script("manifests").plain_pages(ROOT)
+    pages: dict[Path, str] = manifests.plain_pages(ROOT)
     stale = [
         str(path.relative_to(ROOT)) for path, text in pages.items() if not path.exists() or path.read_text() != text
     ]
@@ -34,7 +36,7 @@ def test_nothing_that_is_generated_is_stale() -> None:
 @pytest.mark.needs_helm
 def test_the_manifests_are_the_chart() -> None:
     """Whoever has kubectl alone gets the same as whoever has helm."""
-    pages: dict[Path, str] = script("manifests").helm_pages(ROOT, helm())
+    pages: dict[Path, str] = manifests.helm_pages(ROOT, helm())
     stale = [
         str(path.relative_to(ROOT)) for path, text in pages.items() if not path.exists() or path.read_text() != text
     ]
@@ -50,7 +52,7 @@ def test_the_definition_that_is_shipped_is_ours() -> None:
 @pytest.mark.parametrize("chart", [OPERATOR, GROUP], ids=["operator", "group"])
 def test_every_value_is_explained(chart: Path) -> None:
     """Each leaf of values.yaml, or the mapping that it is in, has a line that says what it is for."""
-    described = {path for path, _, _ in script("manifests").described_values(chart)}
+    described = {path for path, _, _ in manifests.described_values(chart)}
 
     def leaves(value: object, path: str) -> set[str]:
         if path in described or not isinstance(value, dict) or not value:
@@ -74,6 +76,6 @@ def test_there_are_samples_from_the_least_to_production() -> None:
 def test_the_dashboard_shows_metrics_that_exist() -> None:
     """Each is one that the page about sidecars knows."""
     known = metrics_in((ROOT / "docs/sidecar.md").read_text())
-    shown = metrics_in("\n".join(script("dashboard").expressions()))
+    shown = metrics_in("\n".join(dashboard.expressions()))
 
     assert shown and shown <= known

@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import dashboard
 import pytest
 import yaml
-from charts_scene import ROOT, script
+from charts_scene import ROOT
 from objects_scene import group
 from test_charts_fresh import metrics_in
 
@@ -104,9 +105,7 @@ def fired(folder: Path, inputs: list[dict[str, str]], at: str = "10m") -> set[st
 @pytest.mark.needs_prometheus
 def test_rules_are_rules(tmp_path: Path) -> None:
     """Prometheus takes them, and every expression of the dashboard."""
-    looks = [
-        {"record": f"look:{number}", "expr": text} for number, text in enumerate(script("dashboard").expressions())
-    ]
+    looks = [{"record": f"look:{number}", "expr": text} for number, text in enumerate(dashboard.expressions())]
     groups = [rule_group(group()), {"name": "dashboard", "rules": looks}]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
 
