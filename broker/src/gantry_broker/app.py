@@ -26,6 +26,7 @@ from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import BrokerIdentity, Registration
 from gantry_broker.server.admin.account_handlers import AccountHandlers
 from gantry_broker.server.admin.broker_handlers import BrokerHandlers
+from gantry_broker.server.admin.periodic_tasks import PeriodicTasks
 from gantry_broker.server.admin.read_ahead import ReadAheadHandlers
 from gantry_broker.server.admin.retention import Retention
 from gantry_broker.server.admin.scrubber import Scrubber
@@ -35,7 +36,6 @@ from gantry_broker.server.admin.status_thread import OpenPage
 from gantry_broker.server.admin.topic_handlers import TopicHandlers
 from gantry_broker.server.admin.unsupported import unsupported_table
 from gantry_broker.server.admin.unused_topics import UnusedTopicHandlers
-from gantry_broker.server.admin.upkeep import Upkeep
 from gantry_broker.server.core.access import broker_guard, own_account, told_by
 from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
 from gantry_broker.server.core.clients import ClientRegistry
@@ -67,7 +67,7 @@ from gantry_broker.server.groups.resets import ResetHandlers
 from gantry_broker.server.pull.consume_queues import ConsumeQueueHandlers
 from gantry_broker.server.pull.handlers import PullHandlers
 from gantry_broker.server.pull.queries import QueryHandlers
-from gantry_broker.server.pull.sight import Sight
+from gantry_broker.server.pull.visibility import Visibility
 from gantry_broker.server.roles.handlers import ReplicationHandlers
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.roles import Roles
@@ -145,7 +145,6 @@ class Broker:
         self._services: list[BrokerService] = []
         self._registered_as: int | None = None
         self._is_open = False
-        self._sight = Sight(self._loop)
         self._progress: Callable[[int, int], None] = lambda done, total: None
         self.status = StatusPublisher(settings.status_page, settings.broker_name, open_page=open_page)
         self.tls = BrokerTls(settings)
@@ -175,7 +174,7 @@ class Broker:
             asyncio.ensure_future(self.delay.run()),
             asyncio.ensure_future(self.transactions.run()),
             asyncio.ensure_future(self.retention.run()),
-            *(asyncio.ensure_future(one) for one in self.upkeep.runs()),
+            *(asyncio.ensure_future(one) for one in self.periodic_tasks.runs()),
             *([asyncio.ensure_future(self.scrubber.run())] if self.scrubber.is_on else []),
             *([] if self.guard is None else [asyncio.ensure_future(self.guard.file.watch())]),
         ]
@@ -214,7 +213,7 @@ class Broker:
         )
         await asyncio.to_thread(self.roles.wholeness.started, report, self.store.pool_status)
         self.status.store = self.store
-        self._sight.is_store_ours = True
+        self.visibility.resume()
         self.core.gate.close("this broker starts")
         try:
             self.tables.load(is_clean=report.is_clean and report.end > 0)
@@ -271,7 +270,7 @@ class Broker:
             await self._answer(end)
             self.flow.stop()
             self.core.stats.refusals.close()
-            self._sight.is_store_ours = False
+            self.visibility.suspend()
             self.parked.stop()
             self.store.on_appended.clear()  # nobody is there to be told; closing the store shows what was held back
             await self._save(end)
@@ -304,7 +303,7 @@ class Broker:
         with suppress(StoreFailed):
             # Before the tables are written: none may say that a message was delivered which is not on the disk.
             await finish_within(self.store.flush, self.store, end - self._loop.time())
-        self._sight.advance()
+        self.visibility.advance()
         await self._wait_for_slaves(end)
         await self.replication.close()
         for listener in self._listeners:
@@ -317,7 +316,7 @@ class Broker:
             async with asyncio.timeout_at(until):
                 while self.replication.is_leading and not self.replication.are_slaves_level:
                     await self.replication.moves()
-        self._sight.advance()
+        self.visibility.advance()
 
     async def _save(self, end: float) -> None:
         """Tables and log to the disk until loop time ``end``, side by side."""
@@ -386,7 +385,7 @@ class Broker:
             clock=clock,
             store_host=store_host,
             on_fatal=self._fatal,
-            on_progress=self._sight.progressed,
+            on_progress=lambda: self.visibility.progressed(),
             memory_scope=settings.memory_scope,
         )
         self.guard: Guard | None = broker_guard(settings.access, self.store, clock)
@@ -430,9 +429,9 @@ class Broker:
         tables = TableSync(self.core, self.delay)
         self.core.persistence.on_mark = tables.changed
         self.replication = Replication(
-            settings, self.store, tables, standstill=self.standstill, advanced=self._sight.look,
-            meanwhile=self._sight.meanwhile, account=account, certificates=self.tls.replication,
-            quiet=self.retention.paused,
+            settings, self.store, tables, standstill=self.standstill,
+            advanced=lambda: self.visibility.release_answers(), meanwhile=lambda: self.visibility.appended(),
+            account=account, certificates=self.tls.replication, quiet=self.retention.paused,
         )  # fmt: skip
         stages = [*([on_disk] if settings.store.flush.is_sync else []), *self.replication.stages()]
         parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
@@ -453,7 +452,7 @@ class Broker:
         )
         self.sends = SendHandlers(self.core, self.path)
         self.pulls = PullHandlers(self.core, self._loop)
-        self._sight.join(self.store, parked, self.pulls.hold, self.replication.moved)
+        self.visibility = Visibility(self._loop, self.store, parked, self.pulls.hold, self.replication.moved)
         self.store.on_appended.append(self._appended)
         self.store.guard.on_resolved = self._damage_resolved
         # A slave's master waits for every ack, and one with an anonymous buffer acknowledges what is committed.
@@ -483,7 +482,7 @@ class Broker:
         self.outside = OutsideAddresses(settings.outside_path, lambda: self.register(self._registered_as))
         self.tables = StoredTables(self.core, self.delay)
         self.speeds = StreamSpeeds(self.replication, self.store, self._loop.time)
-        self.upkeep = Upkeep(self.core, self.speeds)
+        self.periodic_tasks = PeriodicTasks(self.core, self.speeds)
         self._limits = limits
 
     @property
@@ -547,7 +546,7 @@ class Broker:
                 self.core.stats.refusals,
                 refuses=refuses,
                 disconnected=self._disconnected,
-                settle=self._sight.show,
+                settle=self.visibility.show,
                 guard=guard,
                 answers=DeferredAnswers(port_settings),
             )
@@ -668,7 +667,8 @@ class Broker:
         self.close_clients("its log is being changed")
         try:
             async with self.retention.paused():
-                gate.is_still, self._sight.is_store_ours = True, False
+                gate.is_still = True
+                self.visibility.suspend()
                 changing = asyncio.ensure_future(asyncio.to_thread(change))
                 try:
                     await asyncio.shield(changing)
@@ -676,8 +676,9 @@ class Broker:
                     await asyncio.wait([changing])  # a thread cannot be stopped; until it ends the gate stays closed
                     raise
                 finally:
-                    gate.is_still, self._sight.is_store_ours = False, True
+                    gate.is_still = False
+                    self.visibility.resume()
         finally:
             gate.sends, gate.everything = sends, everything
             self.core.routes.forget_all()
-        self._sight.advance()
+        self.visibility.advance()

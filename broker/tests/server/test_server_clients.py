@@ -160,11 +160,11 @@ async def test_silent_clients_are_let_go(broker: Broker, clock: FakeClock, clien
     await told(client, 2)
 
     clock.advance(CLIENT_TIMEOUT_MS)
-    broker.upkeep.let_go()
+    broker.periodic_tasks.expire()
     assert await members(client) == ["c1", "c2"]
     await client.heartbeat("c1")
     clock.advance(1)
-    broker.upkeep.let_go()
+    broker.periodic_tasks.expire()
 
     await told(client, 3)
     assert await members(client) == ["c1"]
@@ -180,7 +180,7 @@ async def test_a_group_left_in_silence_costs_no_connection(broker: Broker, clock
     await client.heartbeat("c1", "Second")
     clock.advance(1)
 
-    broker.upkeep.let_go()
+    broker.periodic_tasks.expire()
 
     assert sorted(broker.core.clients.consumers) == ["Second"]
     assert await members(client, "Second") == ["c1"]
@@ -191,7 +191,7 @@ async def test_the_wall_clock_may_jump(broker: Broker, clock: FakeClock, client:
     await client.heartbeat("c1")
 
     clock.jump_wall(10 * CLIENT_TIMEOUT_MS)
-    broker.upkeep.let_go()
+    broker.periodic_tasks.expire()
 
     assert await members(client) == ["c1"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.server.pull import sight
+from gantry_broker.server.pull import visibility
 from gantry_broker.server.roles import roles
 from gantry_broker.server.roles.role_status import compared_needed
 from gantry_broker.settings import broker_settings
@@ -101,9 +101,9 @@ async def test_who_was_told_of_a_message_finds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
 ) -> None:
     """Consumers are looked at when there is time, and at the latest when somebody asks; else it would not be there."""
-    monkeypatch.setattr(sight, "SHOW_DELAY_S", 3600.0)
+    monkeypatch.setattr(visibility, "SHOW_DELAY_S", 3600.0)
     if not is_asked:
-        monkeypatch.setattr(sight.Sight, "show", lambda one: None)
+        monkeypatch.setattr(visibility.Visibility, "show", lambda one: None)
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         await members.slave(master)
@@ -114,7 +114,7 @@ async def test_who_was_told_of_a_message_finds_it(
 
 async def test_who_waits_for_a_message_gets_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A held pull does not wait until there is time."""
-    monkeypatch.setattr(sight, "SHOW_DELAY_S", 3600.0)
+    monkeypatch.setattr(visibility, "SHOW_DELAY_S", 3600.0)
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         await members.slave(master)

@@ -1,1 +1,1 @@
-"""Administration and upkeep: topics, accounts, status, retention and the scrubber."""
+"""Administration and periodic tasks: topics, accounts, status, retention and the scrubber."""

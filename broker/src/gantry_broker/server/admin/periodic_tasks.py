@@ -1,4 +1,4 @@
-"""What a broker does every few seconds, whoever asks it for what: write, count, let go."""
+"""The periodic tasks of a broker: write tables, sample counters, expire clients, repair queues and index."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gantry_broker.server.roles.stream_speeds import StreamSpeeds
 
 CLIENT_SCAN_S: Final = 10.0
 REPAIR_PAUSE_S: Final = 0.005
-"""Between two slices of a repair, which take about as long: half of the loop's time is everybody else's."""
+"""The pause between two slices of a repair, which take about as long: half of the loop's time is for requests."""
 
 REPAIR_REPORT_S: Final = 60.0
 """How often repairs that were not reported one by one are reported together."""
 
 COUNTERS_A_TURN: Final = 256
-"""So many statistics are read before others have their turn."""
+"""Counters that are read before the loop serves requests again."""
 
 
 @final
-class Upkeep:
+class PeriodicTasks:
     """Four tasks of one broker. None of them ends by itself."""
 
     def __init__(self, core: BrokerCore, speeds: StreamSpeeds) -> None:
@@ -33,14 +33,14 @@ class Upkeep:
         core.store.repair.on_damage.append(self._is_damaged.set)
 
     def __repr__(self) -> str:
-        return f"<Upkeep of {self._core.settings.broker_name}>"
+        return f"<PeriodicTasks of {self._core.settings.broker_name}>"
 
     def runs(self) -> list[Coroutine[Any, Any, None]]:
-        """Each of them, to be run as a task."""
+        """The coroutines, each to be run as a task of its own."""
         return [self._write(), self._count(), self._scan(), self._repair()]
 
-    def let_go(self) -> None:
-        """Of locks and clients whose time is up."""
+    def expire(self) -> None:
+        """Drop locks and clients whose time is up."""
         self._core.locks.expire()
         for connection in self._core.clients.expire():
             connection.close("sent no heartbeat for two minutes")
@@ -81,4 +81,4 @@ class Upkeep:
     async def _scan(self) -> None:
         while True:
             await asyncio.sleep(CLIENT_SCAN_S)
-            self.let_go()
+            self.expire()
