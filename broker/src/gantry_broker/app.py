@@ -75,9 +75,9 @@ from gantry_broker.server.roles.slave_reads import SlaveReads
 from gantry_broker.server.roles.stored_tables import StoredTables
 from gantry_broker.server.roles.stream_speeds import StreamSpeeds
 from gantry_broker.server.roles.table_sync import TableSync
+from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.send.flow_control import FlowControl
 from gantry_broker.server.send.handlers import SendHandlers
-from gantry_broker.server.send.parked import ParkedReplies, Stage
 from gantry_broker.server.send.reply import ReplyHandlers
 from gantry_broker.server.send.send_back import SendBackHandler
 from gantry_broker.server.send.send_path import SendPath
@@ -96,7 +96,6 @@ from gantry_remoting import Connection, Listener
 from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_status import Phase, Role, SlaveStatus
 from gantry_status.orders import HaRole
-from gantry_wire import ResponseCode
 from gantry_wire.limits import WireLimits
 from gantry_wire.message import encode_host
 
@@ -271,7 +270,7 @@ class Broker:
             self.flow.stop()
             self.core.stats.refusals.close()
             self.visibility.suspend()
-            self.parked.stop()
+            self.ack_gate.stop()
             self.store.on_appended.clear()  # nobody is there to be told; closing the store shows what was held back
             await self._save(end)
         except BaseException as error:
@@ -332,7 +331,7 @@ class Broker:
         return ServerFacts(
             connections=self._connections(),
             queues=self.store.queue_count,
-            parked_sends=self.parked.count,
+            parked_sends=self.ack_gate.count,
             refused_requests=tuple(self.core.stats.refusals.counts.values()),
             disk_total_bytes=disk.total or None,
             disk_used_bytes=disk.used if disk.total else None,
@@ -425,7 +424,6 @@ class Broker:
             self.core, self._disk, self.retention.paused(), bytes_per_second=settings.store.scrub_bytes_per_second
         )
         limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
-        on_disk = Stage(settings.sync_flush_timeout_ms, ResponseCode.FLUSH_DISK_TIMEOUT, lambda: self.store.flushed)
         tables = TableSync(self.core, self.delay)
         self.core.persistence.on_mark = tables.changed
         self.replication = Replication(
@@ -433,11 +431,12 @@ class Broker:
             advanced=lambda: self.visibility.release_answers(), meanwhile=lambda: self.visibility.appended(),
             account=account, certificates=self.tls.replication, quiet=self.retention.paused,
         )  # fmt: skip
-        stages = [*([on_disk] if settings.store.flush.is_sync else []), *self.replication.stages()]
-        parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
-        self.replication.join(parked)
-        self.parked = parked
-        stats.ack_waits = parked.waits
+        self.ack_gate = AckGate(
+            self.store, self.replication, stats, self._loop,
+            flush_timeout_ms=settings.sync_flush_timeout_ms if settings.store.flush.is_sync else None,
+            slave_timeout_ms=settings.ha.slave_timeout_ms, sends_max=settings.send_queue_capacity,
+        )  # fmt: skip
+        guard = self.guard
         self.path = SendPath(
             self.store,
             routes,
@@ -447,12 +446,12 @@ class Broker:
             body_bytes_max=settings.message_bytes_max,
             loop=self._loop,
             gate=self.core.gate,
-            parked=self.parked,
-            is_guarded=self.guard is not None,
+            ack_gate=self.ack_gate,
+            signed_sends=None if guard is None else lambda path: SignedSends(guard, path, routes).take,
         )
         self.sends = SendHandlers(self.core, self.path)
         self.pulls = PullHandlers(self.core, self._loop)
-        self.visibility = Visibility(self._loop, self.store, parked, self.pulls.hold, self.replication.moved)
+        self.visibility = Visibility(self._loop, self.store, self.ack_gate, self.pulls.hold, self.replication.moved)
         self.store.on_appended.append(self._appended)
         self.store.guard.on_resolved = self._damage_resolved
         # A slave's master waits for every ack, and one with an anonymous buffer acknowledges what is committed.
@@ -504,9 +503,9 @@ class Broker:
             **MemberHandlers(self.core, calls).table(),
             **ConsumeQueueHandlers(self.core).table(),
             **QueryHandlers(self.core).table(),
-            **SendBackHandler(self.core, self.sends).table(),
-            **TransactionHandlers(self.core, self.sends, self.transactions).table(),
-            **ReplyHandlers(self.core, self.sends).table(),
+            **SendBackHandler(self.core, self.sends, self.ack_gate).table(),
+            **TransactionHandlers(self.core, self.ack_gate, self.transactions).table(),
+            **ReplyHandlers(self.core, self.sends, self.ack_gate).table(),
             **BrokerHandlers(
                 self.core,
                 self.delay,
@@ -521,7 +520,7 @@ class Broker:
             **ProducerHandlers(self.core).table(),
             **ReadAheadHandlers(self.core).table(),
             **UnusedTopicHandlers(self.core, self.pulls.is_copy).table(),
-            **HalfMessageHandlers(self.core, self.sends).table(),
+            **HalfMessageHandlers(self.core, self.ack_gate).table(),
             **ReplicationHandlers(self.core, self.roles, self.replication, self.speeds).table(),
             **AccountHandlers(self.guard).table(),
         }
@@ -529,9 +528,6 @@ class Broker:
     async def _listen(self) -> None:
         settings = self.settings
         table = self._handlers()
-        guard = self.guard
-        if guard is not None:
-            self.path.signed = SignedSends(guard, self.path, self.core.routes).take
         ports = [(settings.listen_port, frozenset[int]())]
         if settings.fast_listen_port is not None:
             ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSES)))
@@ -547,7 +543,7 @@ class Broker:
                 refuses=refuses,
                 disconnected=self._disconnected,
                 settle=self.visibility.show,
-                guard=guard,
+                guard=self.guard,
                 answers=DeferredAnswers(port_settings),
             )
             listener = Listener(service, port_settings, certificates=self.tls.clients)
@@ -568,8 +564,8 @@ class Broker:
         if settings.auto_create_topics != self.core.topics.is_auto_creating:
             self.core.topics.allow_auto_create(settings.auto_create_topics, settings.default_topic_queues)
         self.flow.limit(wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
-        self.parked.sends_max = settings.send_queue_capacity
-        self.path.body_bytes_max = settings.message_bytes_max
+        self.ack_gate.limit(sends_max=settings.send_queue_capacity)
+        self.path.limit(body_bytes_max=settings.message_bytes_max)
         for listener in self._listeners:
             listener.first_frame_bytes_max = settings.first_frame_bytes_max
         self.pulls.hold.limit(
@@ -623,7 +619,7 @@ class Broker:
         self.path.flush()
 
     def forget_waiting(self) -> None:
-        self.parked.stop()
+        self.ack_gate.stop()
 
     def close_clients(self, reason: str) -> None:
         for listener in self._listeners:

@@ -198,7 +198,7 @@ def by_words(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch) -> Ou
     """The same frame by the readable path alone."""
     with monkeypatch.context() as patch:
         patch.setattr(broker.path, "_prefix", b"\0")
-        patch.setattr(broker.path, "signed", None)
+        patch.setattr(broker.path, "_signed", None)
         return outcome(broker, data, broker._services[0].handle)
 
 

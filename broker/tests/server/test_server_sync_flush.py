@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +11,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.send.parked import ParkedReplies, Stage, with_code
+from gantry_broker.server.core.stats import BrokerStats
+from gantry_broker.server.send import ack_gate as module
+from gantry_broker.server.send.ack_gate import AckGate, SendState, with_code
 from gantry_broker.settings import broker_settings
 from gantry_broker.store.log_end import decode_log_end
 from gantry_testing.fake_clock import FakeClock
@@ -21,17 +24,30 @@ from gantry_wire.batch import BatchEntry, encode_batch
 
 
 class FakeStore:
-    promised = 0
-    acked = 0
-    flushed = 0
+    """Positions of a log and of its slaves, as store and as replication."""
+
+    promised = flushed = wrote = confirmed = 0
+    slaves_acked = 0
+    is_waited_for = has_slaves = True
+
+    @property
+    def acks(self) -> FakeStore:
+        return self
+
+    def acked(self) -> int:
+        return self.slaves_acked
+
+    def has_enough(self) -> bool:
+        return self.has_slaves
+
+    def may_acknowledge(self) -> bool:
+        return True
 
 
-def waiting_room(store: FakeStore, flush_ms: int, slave_ms: int = 0) -> ParkedReplies:
-    """Answers that wait for the disk, and if there is a time for them, for slaves."""
-    stages = [Stage(flush_ms, ResponseCode.FLUSH_DISK_TIMEOUT, lambda: store.flushed)]
-    if slave_ms:
-        stages.append(Stage(slave_ms, ResponseCode.FLUSH_SLAVE_TIMEOUT, lambda: store.acked))
-    return ParkedReplies(store, asyncio.get_running_loop(), stages)  # type: ignore[arg-type]
+def ack_gate(store: FakeStore, flush_ms: int, slave_ms: int = 60_000) -> AckGate:
+    loop = asyncio.get_running_loop()
+    stats = BrokerStats()
+    return AckGate(store, store, stats, loop, flush_timeout_ms=flush_ms, slave_timeout_ms=slave_ms)  # type: ignore[arg-type]
 
 
 class FakeConnection:
@@ -40,6 +56,10 @@ class FakeConnection:
 
     def send(self, data: bytes) -> None:
         self.sent.append(data)
+
+
+def hold(gate: AckGate, connection: FakeConnection, replies: bytes, sends: int, end: int) -> None:
+    gate.hold([(connection, replies, sends)], end)  # type: ignore[list-item]
 
 
 def frame(opaque: int, code: int = 0) -> bytes:
@@ -59,19 +79,19 @@ def test_answers_leave_in_the_order_of_the_log_when_the_promise_is_kept() -> Non
 
     async def scenario() -> None:
         store, first, second = FakeStore(), FakeConnection(), FakeConnection()
-        parked = waiting_room(store, 5_000)
-        parked.park(first, b"a", 1, 100)  # type: ignore[arg-type]
-        parked.park(second, b"b", 1, 100)  # type: ignore[arg-type]
-        parked.park(first, b"c", 2, 200)  # type: ignore[arg-type]
-        parked.park(first, b"d", 1, 300)  # type: ignore[arg-type]
+        gate = ack_gate(store, 5_000)
+        hold(gate, first, b"a", 1, 100)
+        hold(gate, second, b"b", 1, 100)
+        hold(gate, first, b"c", 2, 200)
+        hold(gate, first, b"d", 1, 300)
 
         store.promised = 99
-        parked.release()
-        assert (first.sent, second.sent, parked.count) == ([], [], 5)
+        gate.release()
+        assert (first.sent, second.sent, gate.count) == ([], [], 5)
         store.promised = 299
-        parked.release()
-        assert (first.sent, second.sent, parked.count) == ([b"ac"], [b"b"], 1)
-        parked.stop()
+        gate.release()
+        assert (first.sent, second.sent, gate.count) == ([b"ac"], [b"b"], 1)
+        gate.stop()
 
     asyncio.run(scenario())
 
@@ -82,12 +102,12 @@ def test_at_the_deadline_only_what_is_not_promised_is_answered_10(promised: int)
 
     async def scenario() -> None:
         store, connection = FakeStore(), FakeConnection()
-        parked = waiting_room(store, 20)
-        parked.park(connection, frame(1), 1, 100)  # type: ignore[arg-type]
+        gate = ack_gate(store, 20)
+        hold(gate, connection, frame(1), 1, 100)
         store.promised = promised
         await wait_until(lambda: bool(connection.sent))
         assert (b'"code":10' in connection.sent[0]) == (promised == 0)
-        assert parked.late_count == (promised == 0)
+        assert gate.late_count == (promised == 0)
 
     asyncio.run(scenario())
 
@@ -107,12 +127,12 @@ def test_disk_and_slaves_are_waited_for_in_parallel(
 
     async def scenario() -> None:
         store, connection = FakeStore(), FakeConnection()
-        parked = waiting_room(store, flush_ms, slave_ms)
-        parked.park(connection, frame(1), 1, 100)  # type: ignore[arg-type]
-        store.flushed, store.acked = flushed, acked
+        gate = ack_gate(store, flush_ms, slave_ms)
+        hold(gate, connection, frame(1), 1, 100)
+        store.flushed, store.slaves_acked = flushed, acked
         await wait_until(lambda: bool(connection.sent))
         assert f'"code":{code}'.encode() in connection.sent[0]
-        assert (parked.count, parked.late_count) == (0, 1)
+        assert (gate.count, gate.late_count) == (0, 1)
 
     asyncio.run(scenario())
 
@@ -122,17 +142,31 @@ def test_who_has_one_in_time_and_the_other_before_its_deadline_is_answered_0() -
 
     async def scenario() -> None:
         store, connection = FakeStore(), FakeConnection()
-        parked = waiting_room(store, 5_000, 20)
-        parked.park(connection, frame(1), 1, 100)  # type: ignore[arg-type]
-        store.acked = 100
-        first = parked._timer
-        await wait_until(lambda: parked._timer is not first)  # the earlier deadline has passed
+        gate = ack_gate(store, 5_000, 20)
+        hold(gate, connection, frame(1), 1, 100)
+        store.slaves_acked = 100
+        first = gate._timer
+        await wait_until(lambda: gate._timer is not first)  # the earlier deadline has passed
         assert connection.sent == []
-        parked.park(connection, frame(2), 1, 200)  # type: ignore[arg-type]
-        store.acked = store.promised = 200
-        parked.release()
+        hold(gate, connection, frame(2), 1, 200)
+        store.slaves_acked = store.promised = 200
+        gate.release()
         assert connection.sent == [frame(1) + frame(2)]
-        parked.stop()
+        gate.stop()
+
+    asyncio.run(scenario())
+
+
+def test_the_table_and_the_text_have_every_state_of_a_send() -> None:
+    """The docstring draws the states once; the gate's text shows the position of each that has one."""
+
+    async def scenario() -> None:
+        drawn = re.findall(r"^    ([A-Z]+)  ", module.__doc__ or "", re.MULTILINE)
+        assert drawn == [state.name for state in SendState]
+        store = FakeStore()
+        store.wrote, store.flushed, store.slaves_acked, store.promised = 40, 30, 20, 10
+        text = repr(ack_gate(store, 5_000))
+        assert "appended=40 flushed=30 replicated=20 acknowledged=10 visible=0" in text
 
     asyncio.run(scenario())
 
@@ -142,11 +176,11 @@ def test_where_there_is_nobody_to_wait_for_the_answer_is_given_at_once() -> None
 
     async def scenario() -> None:
         store, connection = FakeStore(), FakeConnection()
-        parked = waiting_room(store, 5_000, 3_000)
-        parked.shortfall = lambda: ResponseCode.SLAVE_NOT_AVAILABLE
-        parked.park(connection, frame(1), 1, 100)  # type: ignore[arg-type]
+        gate = ack_gate(store, 5_000, 3_000)
+        store.has_slaves = False
+        hold(gate, connection, frame(1), 1, 100)
         assert b'"code":11' in connection.sent[0]
-        assert (parked.count, parked.late_count) == (0, 1)
+        assert (gate.count, gate.late_count) == (0, 1)
 
     asyncio.run(scenario())
 
@@ -176,7 +210,7 @@ async def test_a_send_is_answered_when_it_is_on_the_disk() -> None:
 
         assert [message.body for message in await client.read(0)] == [b"first"]
         assert not any(send.done() for send in sends)
-        assert broker.parked.count == 4
+        assert broker.ack_gate.count == 4
 
         disk.sync_gate.set()
         assert [(await send).code for send in sends] == [0, 0, 0, 0]
@@ -208,7 +242,7 @@ async def test_a_sender_that_does_not_wait_exempts_no_later_message(monkeypatch:
     async with sync_broker(disk) as broker, dialogue(broker) as client:
         store = broker.core.store
         with monkeypatch.context() as patch:
-            patch.setattr(broker.path.parked, "must_wait", lambda: False)
+            patch.setattr(broker.ack_gate, "must_wait", lambda: False)
             assert (await client.send(b"does not wait", properties=properties_text(WAIT="false"))).code == 0
         await wait_until(lambda: store.flushed == store.wrote)
         disk.sync_gate.clear()
@@ -288,7 +322,7 @@ async def test_a_disk_that_hangs_fills_no_memory() -> None:
         await client.send_ok(b"first")
         disk.sync_gate.clear()
         waiting = [asyncio.ensure_future(client.send(b"x")) for _ in range(10)]
-        await wait_until(lambda: broker.parked.count == 10)
+        await wait_until(lambda: broker.ack_gate.count == 10)
         refused = await client.send(b"too many")
 
         assert (refused.code, "[OVERLOAD]" in (refused.remark or "")) == (2, True)

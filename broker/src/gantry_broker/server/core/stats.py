@@ -10,6 +10,9 @@ from gantry_broker.server.core.refusals import Refusals
 SAMPLE_INTERVAL_S: Final = 1
 SAMPLES_MAX: Final = 601
 
+WAIT_BUCKETS: Final = 32
+"""Bucket `n` counts waits of `[2**(n-1), 2**n)` us, the last one everything longer."""
+
 
 class Positions(Protocol):
     """What the counters read of the store."""
@@ -30,8 +33,8 @@ class BrokerStats:
         self.get_missed = 0
         self.get_bytes = 0
         self.get_ms_max = 0
-        self.ack_waits: list[int] = []
-        """How many sends waited how long for their acknowledgement; see `ParkedReplies.waits`."""
+        self.ack_waits: Final = [0] * WAIT_BUCKETS
+        """Acknowledged sends by the time that their answers waited; `AckGate` counts them."""
         self.put_failures = 0
         """Messages that were refused by the store."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from gantry_broker.server.pull.pull_hold import PullHold
-from gantry_broker.server.send.parked import ParkedReplies
+from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.store.message_store import MessageStore
 
 ADVANCE_RETRY_S: Final = 1.0
@@ -31,14 +31,14 @@ class Visibility:
         self,
         loop: asyncio.AbstractEventLoop,
         store: MessageStore,
-        parked: ParkedReplies,
+        ack_gate: AckGate,
         hold: PullHold,
         on_progress: Callable[[], None],
     ) -> None:
         """``on_progress`` is called after each step of the store's threads. Starts suspended."""
         self._loop: Final = loop
         self._store: Final = store
-        self._parked: Final = parked
+        self._ack_gate: Final = ack_gate
         self._hold: Final = hold
         self._on_progress: Final = on_progress
         self._is_suspended = True
@@ -78,7 +78,7 @@ class Visibility:
         """
         if self._is_suspended:
             return
-        self._parked.release()
+        self._ack_gate.release()
         self._is_show_due = True
         if self._hold.count:
             self._loop.call_soon(self.show)

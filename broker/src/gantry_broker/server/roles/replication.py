@@ -31,11 +31,9 @@ from gantry_broker.ha.slave_store import SlaveStore
 from gantry_broker.ha.store_log import StoreLog
 from gantry_broker.server.roles.group_secret import GroupSecret
 from gantry_broker.server.roles.table_sync import TableSync
-from gantry_broker.server.send.parked import ParkedReplies, Stage
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import CertificateSource, PeerContexts, join_address, split_address
-from gantry_wire import ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -179,16 +177,6 @@ class Replication:
         if self.server is not None:
             await self.server.close()
 
-    def stages(self) -> list[Stage]:
-        """What an answer waits for besides the disk."""
-        return [Stage(self._ha.slave_timeout_ms, ResponseCode.FLUSH_SLAVE_TIMEOUT, self._acked)]
-
-    def join(self, parked: ParkedReplies) -> None:
-        """Answers wait there."""
-        parked.must_wait = self._must_wait
-        parked.promised = self._promised
-        parked.shortfall = self._shortfall
-
     def _replicas(self) -> list[RangeSource]:
         """Who may be asked for a damaged range."""
         if isinstance(self.follower, Follower):
@@ -257,47 +245,33 @@ class Replication:
 
     def may_acknowledge(self) -> bool:
         """Whether nobody else can be the master now, as far as this broker has to know that by itself."""
-        is_fenced_by_acks = self._ha.acks_needed > 0 and not self.is_degraded
-        return is_fenced_by_acks or self.grants.may_acknowledge(self.clock_ms())
+        return self.is_waited_for or self.grants.may_acknowledge(self.clock_ms())
 
     @property
     def is_sure(self) -> bool:
         """Whether this master could acknowledge something now, and so nobody else can be one."""
-        return self.is_leading and self.may_acknowledge() and self._shortfall() is None
+        return self.is_leading and self.may_acknowledge() and (not self.is_waited_for or self.has_enough())
 
     def missing(self) -> str:
         """Why nothing may be acknowledged."""
         names = ", ".join(self.grants.missing(self.clock_ms()))
         return f"nothing is acknowledged: slaves {names} say nothing, and no Lease is held"
 
-    def _must_wait(self) -> bool:
-        """Whether an append is no promise yet."""
-        are_slaves_waited_for = self._ha.acks_needed > 0 and not self.is_degraded
-        is_waited_for = are_slaves_waited_for or self._settings.store.flush.is_sync
-        return is_waited_for or not self.grants.may_acknowledge(self.clock_ms())
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether sends wait for slaves now."""
+        return self._ha.acks_needed > 0 and not self.is_degraded
 
-    def _promised(self) -> int:
-        return self._log.promised if self.may_acknowledge() else -1
-
-    def _shortfall(self) -> ResponseCode | None:
-        if not self._ha.acks_needed or self.is_degraded or self._is_enough():
-            return None
-        return ResponseCode.SLAVE_NOT_AVAILABLE
-
-    def _is_enough(self) -> bool:
+    def has_enough(self) -> bool:
+        """Whether as many slaves as are needed are connected, and close to the end of the log."""
         return self.acks.has_enough(self._log.wrote, self._ha.gap_bytes_max)
-
-    def _acked(self) -> int:
-        if not self.may_acknowledge():
-            return -1
-        return self.acks.acked() if self._ha.acks_needed and not self.is_degraded else self._log.wrote
 
     def _judge(self) -> None:
         """Do slaves count, and how far are they?"""
         if not self._ha.acks_needed:
             self._log.wait_for_nobody()
             return
-        is_degraded = self._ha.degrade is Degrade.ASYNC and not self._is_enough()
+        is_degraded = self._ha.degrade is Degrade.ASYNC and not self.has_enough()
         if is_degraded != self.is_degraded:
             self.is_degraded = is_degraded
             what = "are not waited for any more" if is_degraded else "are waited for again"

@@ -294,18 +294,8 @@ class SendHandlers:
         # Java 5 would return it as the message id, and no stored message has it.
         if batch_id is not None:
             ext["transactionId"] = batch_id
-        return self.park(command.reply(ext=ext).encode(), connection, is_waiting=is_waiting(shared))
-
-    def park(self, reply: bytes, connection: Connection, *, is_waiting: bool = True) -> bytes | None:
-        """`reply` to what was appended just now, or None when it has to wait for more than that."""
-        parked = self._path.parked
-        if parked is None or not parked.must_wait():
-            return reply
-        if not is_waiting:
-            self._core.store.note_answered()
-            return reply
-        parked.park(connection, reply, 1, self._core.store.wrote)
-        return None
+        reply = self._path.ack_gate.answer(command.reply(ext=ext), connection, is_waiting=is_waiting(shared))
+        return None if reply is None else reply.encode()
 
     def _entries(self, send: SendMessageV2, body: bytes) -> list[BatchEntry]:
         try:

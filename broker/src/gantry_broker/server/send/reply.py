@@ -19,6 +19,7 @@ from typing import Final, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.send.handlers import (
     Outgoing,
     Refused,
@@ -74,9 +75,10 @@ class Incoming:
 class ReplyHandlers:
     """Codes 324 and 325. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, sends: SendHandlers) -> None:
+    def __init__(self, core: BrokerCore, sends: SendHandlers, ack_gate: AckGate) -> None:
         self._core = core
         self._sends = sends
+        self._ack_gate = ack_gate
         self._push_bytes = 0
 
     def __repr__(self) -> str:
@@ -136,8 +138,7 @@ class ReplyHandlers:
         answer = command.reply(ext=ext)
         if stored is None or command.is_oneway or self._core.gate.is_still or not connection.is_open:
             return answer
-        is_parked = self._sends.park(answer.encode(), connection, is_waiting=is_waiting(reply.properties)) is None
-        return None if is_parked else answer
+        return self._ack_gate.answer(answer, connection, is_waiting=is_waiting(reply.properties))
 
     async def _push_fault(self, reply: Incoming) -> str | None:
         """Hand the reply to the requester: None when it has it, or why not."""

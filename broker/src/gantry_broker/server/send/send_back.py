@@ -16,6 +16,7 @@ from typing import final
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
 from gantry_broker.server.core.topics import PERM_WRITE
+from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.send.handlers import Outgoing, Refused, SendHandlers
 from gantry_broker.server.send.send_path import store_refusal
 from gantry_remoting import Connection
@@ -35,9 +36,10 @@ RECONSUME_TIMES_MAX = (1 << 31) - 1
 class SendBackHandler:
     """Code 36. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, sends: SendHandlers) -> None:
+    def __init__(self, core: BrokerCore, sends: SendHandlers, ack_gate: AckGate) -> None:
         self._core = core
         self._sends = sends
+        self._ack_gate = ack_gate
         self._random = random.Random()
 
     def table(self) -> HandlerTable:
@@ -69,9 +71,7 @@ class SendBackHandler:
         except BrokerError as error:
             return self._core.stats.refusals.reply(command, store_refusal(error))
         self._core.stats.put(1, self._core.store)
-        if command.is_oneway or self._sends.park(command.reply().encode(), connection) is None:
-            return None
-        return command.reply()
+        return None if command.is_oneway else self._ack_gate.answer(command.reply(), connection)
 
     def _group(self, back: SendBack) -> SubscriptionGroupConfig:
         if names.group_fault(back.group) is not None or names.topic_fault(names.retry_topic(back.group)) is not None:

@@ -46,8 +46,8 @@ from gantry_broker.server.core.send_routes import (
     json_text,
 )
 from gantry_broker.server.core.stats import BrokerStats
+from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.send.flow_control import FlowControl
-from gantry_broker.server.send.parked import ParkedReplies
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
@@ -147,6 +147,7 @@ class PlainRequest(Protocol):
 
 OtherFrame = Callable[[Frame, Connection], bytes | None]
 TakeSigned = Callable[[bytes, bytes, bytes, int], bool]
+"""Takes header, body, host and its flag; True if the plain send is permitted and in the pass now."""
 
 
 @final
@@ -166,24 +167,24 @@ class SendPath:
         limits: WireLimits,
         body_bytes_max: int,
         loop: asyncio.AbstractEventLoop,
-        gate: Gate | None = None,  # None: always open
-        parked: ParkedReplies | None = None,  # None: what is appended may be acknowledged
-        is_guarded: bool = False,  # True: every frame goes to `other`, which asks who may
+        gate: Gate,
+        ack_gate: AckGate,
+        signed_sends: "Callable[[SendPath], TakeSigned] | None" = None,  # None: no access control
     ) -> None:
+        """With ``signed_sends`` each plain send goes to the function that it makes, and then to `other`."""
         self._store = store
         self._routes = routes
         self._flow = flow
-        self._gate: Final = gate or Gate()
+        self._gate: Final = gate
         self._stats = stats
         self._limits = limits
         self._total_max = limits.frame_bytes_max - 4
         self.body_bytes_max = body_bytes_max
-        """The largest body that is no matter of words."""
+        """The largest body of a plain send."""
 
         self._loop = loop
-        self._prefix: Final = NEVER_A_PREFIX if is_guarded else SEND_V2_PREFIX
-        self.signed: TakeSigned | None = None
-        """With access control on: takes header, body, host and its flag of a plain send whose sender may."""
+        self._prefix: Final = SEND_V2_PREFIX if signed_sends is None else NEVER_A_PREFIX
+        self._signed: Final = None if signed_sends is None else signed_sends(self)
 
         self._hosts: dict[Connection, tuple[bytes, int]] = {}
         self._is_flush_scheduled = False
@@ -192,10 +193,14 @@ class SendPath:
         self.answers: Final[list[Answer]] = []
         self.unwaited: set[int] = set()
         """Drafts of the pass whose senders do not want to wait until they are promised, by their places."""
-        self.parked: Final = parked
-        """Where answers wait in the modes that promise more than an append does."""
+        self.ack_gate: Final = ack_gate
+        """Holds the answers in the modes that promise more than an append does."""
         self.refusal: Refusal | None = None
         """Why sends of the read that is being handled are refused, if they are."""
+
+    def limit(self, *, body_bytes_max: int) -> None:
+        """Set the largest body of a plain send from now on."""
+        self.body_bytes_max = body_bytes_max
 
     def host_of(self, connection: Connection) -> bytes:
         """The peer's address as records hold it."""
@@ -219,8 +224,8 @@ class SendPath:
         Replies to sends follow when the pass is appended, at the end of this turn of the loop.
         """
         self.refusal = self._gate.sends or self._gate.news or self._flow.refusal(connection, data)
-        if self.refusal is None and self.parked is not None:
-            self.refusal = self.parked.refusal
+        if self.refusal is None:
+            self.refusal = self.ack_gate.refusal
         replies: list[bytes] = []
         try:
             position = self._take_frames(data, connection, other, replies)
@@ -245,7 +250,7 @@ class SendPath:
         """
         position, end, reply_bytes = 0, len(data), 0
         total_max, body_bytes_max = self._total_max, self.body_bytes_max
-        by_topic, signed = self._routes.by_topic, self.signed
+        by_topic, signed = self._routes.by_topic, self._signed
         drafts, answers = self.drafts, self.answers
         host, host_flag = self.host_and_flag(connection)
         # Refused sends take the readable path, which says so.
@@ -432,8 +437,8 @@ class SendPath:
         self._flow.end_append(elapsed_s)
         self._stats.times.took(elapsed_s, len(drafts))
         self._stats.put(len(drafts), self._store)
-        if self.parked is not None and self.parked.must_wait():
-            self._park(answers, zip(physical_offsets, queue_offsets, strict=True), runs, unwaited)
+        if self.ack_gate.must_wait():
+            self._hold(answers, zip(physical_offsets, queue_offsets, strict=True), runs, unwaited)
             return
         heads = _HEADS
         placed = zip(answers, physical_offsets, queue_offsets, strict=True)
@@ -449,15 +454,14 @@ class SendPath:
             if parts:
                 connection.send(b"".join(parts))
 
-    def _park(
+    def _hold(
         self,
         answers: list[Answer],
         places: Iterable[tuple[int, int]],
         runs: list[tuple[Connection, int]],
         unwaited: set[int],
     ) -> None:
-        """The pass is appended; its answers wait, but for those whose senders said that they need not."""
-        assert self.parked is not None, "without a waiting room there is nothing to wait for"
+        """Have the answers of an appended pass wait, except those whose producers do not want to wait."""
         heads = _HEADS
         if unwaited:
             self._store.note_answered()
@@ -484,7 +488,7 @@ class SendPath:
             if parts:
                 waiting.append((connection, b"".join(parts), count))
         if waiting:
-            self.parked.park_all(waiting, self._store.wrote)
+            self.ack_gate.hold(waiting, self._store.wrote)
 
     def _flush_turn(self) -> None:
         self._is_flush_scheduled = False

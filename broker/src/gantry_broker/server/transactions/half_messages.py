@@ -6,7 +6,8 @@ from typing import Final, final
 from gantry_broker.errors import IndexRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
 from gantry_broker.server.core.stored_topics import is_in_its_queue
-from gantry_broker.server.send.handlers import Refused, SendHandlers
+from gantry_broker.server.send.ack_gate import AckGate
+from gantry_broker.server.send.handlers import Refused
 from gantry_broker.server.transactions import records
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
@@ -28,9 +29,9 @@ class HalfMessageHandlers:
     message that is newer than the one that was given up is refused, where RocketMQ stores another one.
     """
 
-    def __init__(self, core: BrokerCore, sends: SendHandlers) -> None:
+    def __init__(self, core: BrokerCore, ack_gate: AckGate) -> None:
         self._core = core
-        self._sends = sends
+        self._ack_gate = ack_gate
         self._resumed: deque[int] = deque(maxlen=RESUMED_KEPT)
         """Where what was resumed lay, as long as the index of keys may not have it yet."""
 
@@ -48,7 +49,7 @@ class HalfMessageHandlers:
         core.store.append([records.resumed_draft(message, core.store.queue(names.HALF_TOPIC, 0))])
         self._resumed.append(message.physical_offset)
         core.stats.put(1, core.store)
-        return None if self._sends.park(command.reply().encode(), connection) is None else command.reply()
+        return self._ack_gate.answer(command.reply(), connection)
 
     def _given_up(self, message_id: str) -> StoredMessage:
         """Raises Refused for anything else."""

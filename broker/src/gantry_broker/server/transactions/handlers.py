@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 from typing import final
 
 from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
-from gantry_broker.server.send.handlers import SendHandlers
+from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.transactions.service import Transactions
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -17,9 +17,9 @@ NOT_KNOWN = "this broker does not know yet which transactions are open; it asks 
 class TransactionHandlers:
     """Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, sends: SendHandlers, transactions: Transactions) -> None:
+    def __init__(self, core: BrokerCore, ack_gate: AckGate, transactions: Transactions) -> None:
         self._core = core
-        self._sends = sends
+        self._ack_gate = ack_gate
         self._transactions = transactions
 
     def table(self) -> HandlerTable:
@@ -46,6 +46,4 @@ class TransactionHandlers:
             return None
         reply = command.reply(ended.code, ended.remark)
         is_done = ended.code is ResponseCode.SUCCESS and not command.is_oneway
-        if not is_done or self._sends.park(reply.encode(), connection) is not None:
-            return reply
-        return None
+        return self._ack_gate.answer(reply, connection) if is_done else reply

@@ -1,0 +1,292 @@
+"""Holds the answer to a send until the mode keeps its promise: the life of a send, in one place.
+
+No send has a record of its state: positions of the log only grow, so the state follows from them and from the end of
+the send's record. Sends change their states in the order of the log.
+
+    state         reached when                      moved by                                next states
+    RECEIVED      its checks have passed            `SendPath`: it is part of the pass      APPENDED, or a refusal
+    APPENDED      end <= wrote                      the end of the loop's turn              FLUSHED, REPLICATED
+    FLUSHED       end <= flushed (SYNC_FLUSH)       the flush thread; else code 10          ACKNOWLEDGED
+    REPLICATED    end <= acked (SYNC_MASTER)        acks of the slaves; else code 12        ACKNOWLEDGED
+    ACKNOWLEDGED  end <= promised, code 0 is sent   `AckGate.release`                       VISIBLE
+    VISIBLE       end <= confirmed                  `server.pull.visibility`
+
+FLUSHED and REPLICATED are waited for in parallel, each with a deadline that begins at the append; a mode that does not
+wait for one of them takes it as reached. ACKNOWLEDGED needs both; a send that has one in time waits for the other.
+A master that needs grants of its slaves reaches REPLICATED only while it holds enough of them. Codes 10 and 12 mean
+"stored, not promised", and so does 11 where not enough slaves are connected to wait for: the message may survive and
+become visible, and the client counts it as not acknowledged. A producer that does not want to wait (`WAIT=false`) is
+answered when its message is APPENDED.
+
+Two rules decide. `must_wait`, once for each append: whether answers are held at all. `_promised`: whether another
+member may be the master, in which case nothing is acknowledged, and up to where the store keeps its promise
+(`store.confirm`).
+
+No handler waits for a disk or a slave: the answers of an append are held here, in one deque for each deadline, and
+leave when the flush thread or an ack has moved a position. They are kept as bytes with code 0, and a missed deadline
+rewrites them. That is rare, and the usual case costs one deque entry for each append and connection.
+"""
+
+import asyncio
+import enum
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol, final
+
+from gantry_broker.server.core.refusals import Refusal
+from gantry_broker.server.core.stats import BrokerStats
+from gantry_broker.store.message_store import MessageStore
+from gantry_remoting import Connection
+from gantry_status import RefusalReason
+from gantry_wire import Command, ResponseCode
+from gantry_wire.frame import FRAME_HEAD
+
+
+class SendState(enum.Enum):
+    """The states of a send; the table above shows when each is reached."""
+
+    RECEIVED = "received"
+    APPENDED = "appended"
+    FLUSHED = "flushed"
+    REPLICATED = "replicated"
+    ACKNOWLEDGED = "acknowledged"
+    VISIBLE = "visible"
+
+
+TIMEOUT_CODES: Final = {
+    SendState.FLUSHED: ResponseCode.FLUSH_DISK_TIMEOUT,
+    SendState.REPLICATED: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+}
+"""The answer to a send that does not reach the state before its deadline."""
+
+ANSWERS_FULL: Final = Refusal(
+    ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while", RefusalReason.WAITING_FULL
+)
+
+
+class Acks(Protocol):
+    """How far the slaves have the log."""
+
+    def acked(self) -> int:
+        """Up to where as many slaves as are needed have it; -1 if too few of them prove anything."""
+
+
+class Replicas(Protocol):
+    """What the gate asks of replication."""
+
+    @property
+    def acks(self) -> Acks: ...
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether sends wait for slaves now."""
+
+    def has_enough(self) -> bool:
+        """Whether as many slaves as are needed are connected, and close to the end of the log."""
+
+    def may_acknowledge(self) -> bool:
+        """Whether no other member can be the master now."""
+
+
+class _Deadline(NamedTuple):
+    """A state that answers wait for, and for how long."""
+
+    state: SendState
+    timeout_ms: int
+
+
+class _Held(NamedTuple):
+    """The answers to the sends of one connection in one append."""
+
+    end: int
+    """The physical offset behind the last of their records."""
+
+    at: float
+    """When they were appended, in loop time."""
+
+    connection: Connection
+    replies: bytes
+    """Whole frames with code 0."""
+
+    sends: int
+
+
+@final
+class AckGate:
+    """The only place that decides when a send is acknowledged. Owned by the event loop."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        replicas: Replicas,
+        stats: BrokerStats,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        flush_timeout_ms: int | None,  # None: answers do not wait for the disk
+        slave_timeout_ms: int,
+        sends_max: int = 1 << 62,
+    ) -> None:
+        """At most ``sends_max`` sends wait; further ones are refused before they are appended."""
+        self.count = 0
+        """Sends that wait."""
+
+        self.late_count = 0
+        """Sends that were answered with another code than 0, since this start."""
+
+        self._store: Final = store
+        self._replicas: Final = replicas
+        self._loop: Final = loop
+        self._waits: Final = stats.ack_waits
+        self.sends_max = sends_max
+        self._is_disk_waited_for: Final = flush_timeout_ms is not None
+        self._positions: Final[dict[SendState, Callable[[], int]]] = {
+            SendState.APPENDED: lambda: store.wrote,
+            SendState.FLUSHED: lambda: store.flushed,
+            SendState.REPLICATED: self._replicated,
+            SendState.ACKNOWLEDGED: self._promised,
+            SendState.VISIBLE: lambda: store.confirmed,
+        }
+        """Records that end at or before the position have reached the state."""
+
+        deadlines = [_Deadline(SendState.REPLICATED, slave_timeout_ms)]
+        if flush_timeout_ms is not None:
+            deadlines.append(_Deadline(SendState.FLUSHED, flush_timeout_ms))
+        self._deadlines: Final = sorted(deadlines, key=lambda one: one.timeout_ms)
+        self._rooms: Final[list[deque[_Held]]] = [deque() for _ in deadlines]
+        """One for each deadline. Answers behind a deadline have smaller offsets than those before it."""
+
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        positions = " ".join(f"{state.value}={position()}" for state, position in self._positions.items())
+        return f"<AckGate waiting={self.count} late={self.late_count} {positions}>"
+
+    # ------- decisions
+
+    def must_wait(self) -> bool:
+        """Whether the answers to what was appended just now wait. Asked once for each append."""
+        replicas = self._replicas
+        return self._is_disk_waited_for or replicas.is_waited_for or not replicas.may_acknowledge()
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why no further send is accepted: answers that wait take memory, and a disk that hangs releases none."""
+        return None if self.count < self.sends_max else ANSWERS_FULL
+
+    def limit(self, *, sends_max: int) -> None:
+        """Set how many sends may wait from now on."""
+        self.sends_max = sends_max
+
+    def _promised(self) -> int:
+        """Records that end at or before this position may be acknowledged."""
+        return self._store.promised if self._replicas.may_acknowledge() else -1
+
+    def _replicated(self) -> int:
+        """Records that end at or before this position are on as many slaves as are needed."""
+        replicas = self._replicas
+        if not replicas.may_acknowledge():
+            return -1
+        return replicas.acks.acked() if replicas.is_waited_for else self._store.wrote
+
+    def _shortfall(self) -> ResponseCode | None:
+        """The code to answer at once where not enough slaves are connected to wait for."""
+        replicas = self._replicas
+        return ResponseCode.SLAVE_NOT_AVAILABLE if replicas.is_waited_for and not replicas.has_enough() else None
+
+    # ------- holding and releasing answers
+
+    def answer(self, reply: Command, connection: Connection, *, is_waiting: bool = True) -> Command | None:
+        """``reply`` to what was appended just now, to be sent at once; None if it is held here.
+
+        ``is_waiting`` is False for a producer that does not want to wait.
+        """
+        if not self.must_wait():
+            return reply
+        if not is_waiting:
+            self._store.note_answered()
+            return reply
+        self.hold([(connection, reply.encode(), 1)], self._store.wrote)
+        return None
+
+    def hold(self, answers: Sequence[tuple[Connection, bytes, int]], end: int) -> None:
+        """Hold the answers of one append that ends at ``end``: the connection, the frames, and how many sends."""
+        shortfall, now, room, total = self._shortfall(), self._loop.time(), self._rooms[0], 0
+        assert not room or room[-1].end <= end, "offsets grow"
+        for connection, replies, count in answers:
+            held = _Held(end, now, connection, replies, count)
+            if shortfall is not None:
+                self._answer_late(held, shortfall)
+                continue
+            room.append(held)
+            total += count
+        self.count += total
+        if self._timer is None:
+            self._set_timer()
+
+    def release(self) -> None:
+        """Send the answers to all sends that are acknowledged now."""
+        promised, now, waits = self._promised(), self._loop.time(), self._waits
+        batches: dict[Connection, list[bytes]] = {}
+        for room in reversed(self._rooms):
+            while room and room[0].end <= promised:
+                held = room.popleft()
+                self.count -= held.sends
+                waits[min(int((now - held.at) * 1e6).bit_length(), len(waits) - 1)] += held.sends
+                batches.setdefault(held.connection, []).append(held.replies)
+        for connection, replies in batches.items():
+            connection.send(b"".join(replies))
+
+    def stop(self) -> None:
+        """Drop all answers that wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for room in self._rooms:
+            room.clear()
+        self.count = 0
+
+    # ------- deadlines
+
+    def _expires_at(self, place: int) -> float:
+        return self._rooms[place][0].at + self._deadlines[place].timeout_ms / 1000
+
+    def _set_timer(self) -> None:
+        times = [self._expires_at(place) for place, room in enumerate(self._rooms) if room]
+        if times:
+            self._timer = self._loop.call_at(min(times), self._expire)
+
+    def _expire(self) -> None:
+        """Answer the sends whose deadline has passed, and set the timer for the next deadline."""
+        self._timer = None
+        self.release()  # a promise that is kept, though not answered yet, is not late
+        now = self._loop.time()
+        for place, (deadline, room) in enumerate(zip(self._deadlines, self._rooms, strict=True)):
+            while room and self._expires_at(place) <= now:
+                held = room.popleft()
+                if held.end <= self._positions[deadline.state]() and place + 1 < len(self._rooms):
+                    self._rooms[place + 1].append(held)
+                    continue
+                self.count -= held.sends
+                self._answer_late(held, TIMEOUT_CODES[deadline.state])
+        self._set_timer()
+
+    def _answer_late(self, held: _Held, code: ResponseCode) -> None:
+        self.late_count += held.sends
+        held.connection.send(with_code(held.replies, code))
+
+
+def with_code(replies: bytes, code: ResponseCode) -> bytes:
+    """Successful JSON replies, with another code."""
+    parts: list[bytes] = []
+    position = 0
+    while position < len(replies):
+        total, header_bytes = FRAME_HEAD.unpack_from(replies, position)
+        start, end = position + FRAME_HEAD.size, position + 4 + total
+        header = json.loads(replies[start : start + header_bytes])
+        header["code"] = int(code)
+        data = json.dumps(header, separators=(",", ":")).encode()
+        body = replies[start + header_bytes : end]
+        parts += (FRAME_HEAD.pack(4 + len(data) + len(body), len(data)), data, body)
+        position = end
+    return b"".join(parts)
