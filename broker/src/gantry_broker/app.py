@@ -24,23 +24,21 @@ from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import BrokerIdentity, Registration
+from gantry_broker.server.admin import topic_handlers
 from gantry_broker.server.admin.account_handlers import AccountHandlers
 from gantry_broker.server.admin.broker_handlers import BrokerHandlers
 from gantry_broker.server.admin.periodic_tasks import PeriodicTasks
-from gantry_broker.server.admin.read_ahead import ReadAheadHandlers
 from gantry_broker.server.admin.retention import Retention
 from gantry_broker.server.admin.scrubber import Scrubber
-from gantry_broker.server.admin.statistics_handlers import StatisticsHandlers
 from gantry_broker.server.admin.status import ServerFacts, StatusPublisher
 from gantry_broker.server.admin.status_thread import OpenPage
-from gantry_broker.server.admin.topic_handlers import TopicHandlers
 from gantry_broker.server.admin.unsupported import unsupported_table
-from gantry_broker.server.admin.unused_topics import UnusedTopicHandlers
 from gantry_broker.server.core.access import broker_guard, own_account, told_by
-from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import ClientRegistry
 from gantry_broker.server.core.gate import Gate
 from gantry_broker.server.core.groups import GroupTable
+from gantry_broker.server.core.handlers import HandlerTable, handlers_in, handlers_of, join_tables
 from gantry_broker.server.core.live_settings import FILE as LIVE_FILE
 from gantry_broker.server.core.live_settings import LiveSettings
 from gantry_broker.server.core.offsets import ConsumerOffsets
@@ -55,18 +53,11 @@ from gantry_broker.server.core.tls import BrokerTls
 from gantry_broker.server.core.told_topics import told_topics
 from gantry_broker.server.core.topics import TopicTable
 from gantry_broker.server.delay.service import DelayService
-from gantry_broker.server.groups.client_handlers import ClientHandlers
-from gantry_broker.server.groups.consumer_calls import ConsumerCalls
-from gantry_broker.server.groups.forbidden import ForbiddenHandlers
-from gantry_broker.server.groups.group_handlers import GroupHandlers
-from gantry_broker.server.groups.members import MemberHandlers
-from gantry_broker.server.groups.offset_handlers import OffsetHandlers
-from gantry_broker.server.groups.producers import ProducerHandlers
-from gantry_broker.server.groups.progress import ProgressHandlers
+from gantry_broker.server.groups import client_handlers, group_handlers, members, offset_handlers
+from gantry_broker.server.groups.members import ConsumerCalls
 from gantry_broker.server.groups.resets import ResetHandlers
-from gantry_broker.server.pull.consume_queues import ConsumeQueueHandlers
+from gantry_broker.server.pull import queries
 from gantry_broker.server.pull.handlers import PullHandlers
-from gantry_broker.server.pull.queries import QueryHandlers
 from gantry_broker.server.pull.visibility import Visibility
 from gantry_broker.server.roles.handlers import ReplicationHandlers
 from gantry_broker.server.roles.replication import Replication
@@ -75,15 +66,14 @@ from gantry_broker.server.roles.slave_reads import SlaveReads
 from gantry_broker.server.roles.stored_tables import StoredTables
 from gantry_broker.server.roles.stream_speeds import StreamSpeeds
 from gantry_broker.server.roles.table_sync import TableSync
+from gantry_broker.server.send import send_back
 from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.send.flow_control import FlowControl
 from gantry_broker.server.send.handlers import SendHandlers
 from gantry_broker.server.send.reply import ReplyHandlers
-from gantry_broker.server.send.send_back import SendBackHandler
 from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.server.send.signed_sends import SignedSends
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
-from gantry_broker.server.transactions.half_messages import HalfMessageHandlers
 from gantry_broker.server.transactions.handlers import TransactionHandlers
 from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
@@ -411,6 +401,8 @@ class Broker:
             persistence=Persistence(),
             gate=Gate(),
             published=lambda: self.registration.published(),
+            is_slave=lambda: self.roles.role is HaRole.SLAVE,
+            is_sure_master=lambda: self.replication.is_sure,
         )
         self.delay = DelayService(self.core)
         self.transactions = Transactions(self.core)
@@ -450,8 +442,6 @@ class Broker:
             signed_sends=None if guard is None else lambda path: SignedSends(guard, path, routes).take,
         )
         self.sends = SendHandlers(self.core, self.path)
-        self.pulls = PullHandlers(self.core, self._loop)
-        self.visibility = Visibility(self._loop, self.store, self.ack_gate, self.pulls.hold, self.replication.moved)
         self.store.on_appended.append(self._appended)
         self.store.guard.on_resolved = self._damage_resolved
         # A slave's master waits for every ack, and one with an anonymous buffer acknowledges what is committed.
@@ -465,8 +455,8 @@ class Broker:
             ),
         )  # fmt: skip
         reads = SlaveReads(live, self.store, self.replication, self.roles)
-        self.pulls.suggest = reads.suggest
-        self.pulls.is_copy = lambda: self.roles.role is HaRole.SLAVE
+        self.pulls = PullHandlers(self.core, self._loop, suggest_broker=reads.suggest)
+        self.visibility = Visibility(self._loop, self.store, self.ack_gate, self.pulls.hold, self.replication.moved)
         self.control = ControlServer(settings.control_path, self.roles)
         self.registration = Registration(
             None,
@@ -490,40 +480,28 @@ class Broker:
         return frozenset[int]().union(*(service.codes for service in self._services))
 
     def _handlers(self) -> HandlerTable:
-        calls = ConsumerCalls(self.core.clients, self.core.stats.refusals)
-        return {
-            **unsupported_table(self.core.stats.refusals),
-            **self.pulls.table(),
-            **OffsetHandlers(self.core).table(),
-            **ClientHandlers(self.core, lambda: self.replication.is_sure).table(),
-            **TopicHandlers(self.core).table(),
-            **GroupHandlers(self.core).table(),
-            **ProgressHandlers(self.core, self.core.statistics.group_rate).table(),
-            **ResetHandlers(self.core, calls, self.pulls.hold.mark).table(),
-            **MemberHandlers(self.core, calls).table(),
-            **ConsumeQueueHandlers(self.core).table(),
-            **QueryHandlers(self.core).table(),
-            **SendBackHandler(self.core, self.sends, self.ack_gate).table(),
-            **TransactionHandlers(self.core, self.ack_gate, self.transactions).table(),
-            **ReplyHandlers(self.core, self.sends, self.ack_gate).table(),
-            **BrokerHandlers(
-                self.core,
-                self.delay,
-                self.pulls.hold,
-                self._connections,
-                ports=self._listeners,
+        core = self.core
+        calls = ConsumerCalls(core)
+        modules = (client_handlers, group_handlers, offset_handlers, queries, topic_handlers)
+        objects = (
+            self.pulls, self.retention,
+            ResetHandlers(core, calls, self.pulls.hold.mark),
+            TransactionHandlers(core, self.ack_gate, self.transactions),
+            ReplyHandlers(core, self.sends, self.ack_gate),
+            BrokerHandlers(
+                core, self.delay, self.pulls.hold, self._connections, ports=self._listeners,
                 certificate_ends_at=lambda: self.tls.expires_at,
-            ).table(),
-            **self.retention.table(),
-            **StatisticsHandlers(self.core).table(),
-            **ForbiddenHandlers(self.core).table(),
-            **ProducerHandlers(self.core).table(),
-            **ReadAheadHandlers(self.core).table(),
-            **UnusedTopicHandlers(self.core, self.pulls.is_copy).table(),
-            **HalfMessageHandlers(self.core, self.ack_gate).table(),
-            **ReplicationHandlers(self.core, self.roles, self.replication, self.speeds).table(),
-            **AccountHandlers(self.guard).table(),
-        }
+            ),
+            ReplicationHandlers(core, self.roles, self.replication, self.speeds),
+            AccountHandlers(self.guard),
+        )  # fmt: skip
+        return join_tables(
+            unsupported_table(core.stats.refusals),
+            handlers_in(members, calls),
+            handlers_in(send_back, self.sends),
+            *(handlers_in(module, core) for module in modules),
+            *(handlers_of(one) for one in objects),
+        )
 
     async def _listen(self) -> None:
         settings = self.settings

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.groups import consumer_calls, members
+from gantry_broker.server.groups import members
 from gantry_remoting import Channel
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
 from gantry_wire import Command, RequestCode, ResponseCode, decode_record
@@ -185,7 +185,7 @@ async def test_too_many_questions_at_once_are_refused(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each costs memory for as long as the member likes; what is refused can be asked again."""
-    monkeypatch.setattr(consumer_calls, "CALLS_MAX", 1)
+    monkeypatch.setattr(members, "CALLS_MAX", 1)
     monkeypatch.setattr(members, "CALL_TIMEOUT_MS", 1500)
     async with member(broker, "c1", lambda command: None) as one:
         asking = asyncio.ensure_future(client.ask(RUNNING, info("c1")))

@@ -151,7 +151,7 @@ async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 def make_predictable(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker.core.routes, "next_unique_id", lambda: "0" * 31 + "1")
-    monkeypatch.setattr(broker.sends._random, "randrange", lambda _: 0)
+    monkeypatch.setattr(broker.sends.random, "randrange", lambda _: 0)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.pull.filter_budget import RECORD_WORDS, TURN_WORDS_MAX, UNITS_MAX, UNITS_MIN, FilterBudget
+from gantry_broker.server.pull.pull_hold import RECORD_WORDS, TURN_WORDS_MAX, UNITS_MAX, UNITS_MIN, FilterBudget
 from gantry_testing.local import (
     GROUP,
     TOPIC,

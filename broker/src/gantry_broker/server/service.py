@@ -13,11 +13,10 @@ from typing import Final, final
 
 from gantry_access import Guard
 from gantry_broker.errors import BrokerError
-from gantry_broker.server.admin.audit import AUDITED
-from gantry_broker.server.core.broker_core import Answer, HandlerTable
-from gantry_broker.server.core.gate import Gate
-from gantry_broker.server.core.refusals import Refusals
-from gantry_broker.server.send.handlers import SEND_CODES, Refused, SendHandlers
+from gantry_broker.server.core.gate import CHANGES, Gate
+from gantry_broker.server.core.handlers import Answer, HandlerTable
+from gantry_broker.server.core.refusals import Refusals, Refused
+from gantry_broker.server.send.handlers import SEND_CODES, SendHandlers
 from gantry_broker.server.send.send_path import UNHANDLED, SendPath, store_refusal
 from gantry_remoting import Connection
 from gantry_remoting.audit import audited
@@ -41,6 +40,43 @@ ANSWERED_BY_CLIENTS: Final = frozenset(
 )
 """Their answers wait for a client, and have limits of their own (`PUSH_BYTES_MAX`, `CALLS_MAX`). The client's reply may
 come on the very connection that asked, which therefore must be read."""
+
+CLIENT_CHANGES: Final = frozenset(
+    {
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.LOCK_BATCH_MQ,
+    }
+)
+"""Changes that clients make by themselves all day. A line in the audit log for each failed message or each renewed lock
+would hide the one that matters. Commits of offsets are such, too, though a tool could send one."""
+
+CHANGES_IN_ANY_ROLE: Final = frozenset(
+    {
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.RESET_MASTER_FLUSH_OFFSET,
+        RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+        RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+        RequestCode.SET_COMMITLOG_READ_MODE,
+        RequestCode.AUTH_CREATE_USER,
+        RequestCode.AUTH_UPDATE_USER,
+        RequestCode.AUTH_DELETE_USER,
+        RequestCode.AUTH_CREATE_ACL,
+        RequestCode.AUTH_UPDATE_ACL,
+        RequestCode.AUTH_DELETE_ACL,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    }
+)
+"""Changes that any member answers, and what makes a consumer act. Some are answered 3, and leave their line all the
+same."""
+
+AUDITED: Final = (CHANGES - CLIENT_CHANGES) | CHANGES_IN_ANY_ROLE
+"""Requests by which an administrator changes what a broker keeps or how it behaves. Each leaves a line in the audit
+log, whatever its outcome."""
 
 
 @final

@@ -13,8 +13,8 @@ told, where RocketMQ shows the password.
 from typing import Any, Final, final
 
 from gantry_access import Account, Guard, Permission
-from gantry_broker.server.core.broker_core import Handler, HandlerTable
-from gantry_broker.server.send.handlers import Refused
+from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.refusals import Refused
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import AclFilter, AclSubject, UserFilter, Username
@@ -41,15 +41,7 @@ class AccountHandlers:
         """Without a guard there is no access control."""
         self._guard: Final = guard
 
-    def table(self) -> HandlerTable:
-        reads: dict[int, Handler] = {
-            RequestCode.AUTH_GET_USER: self.user,
-            RequestCode.AUTH_LIST_USER: self.users,
-            RequestCode.AUTH_GET_ACL: self.acl,
-            RequestCode.AUTH_LIST_ACL: self.acls,
-        }
-        return {**reads, **dict.fromkeys((int(code) for code in WRITES), self.refuse)}
-
+    @handles(RequestCode.AUTH_GET_USER)
     def user(self, command: Command, connection: Connection) -> Command:
         """One account; an answer without a body where there is none, as in RocketMQ."""
         name = Username.read(command.ext).username or ""
@@ -58,10 +50,12 @@ class AccountHandlers:
         account = next((one for one in self._accounts() if one.access_key == name), None)
         return command.reply(body=b"" if account is None else dumps(user_document(account)))
 
+    @handles(RequestCode.AUTH_LIST_USER)
     def users(self, command: Command, connection: Connection) -> Command:
         part = (UserFilter.read(command.ext).filter or "").strip()
         return command.reply(body=dumps([user_document(one) for one in self._accounts() if part in one.access_key]))
 
+    @handles(RequestCode.AUTH_GET_ACL)
     def acl(self, command: Command, connection: Connection) -> Command:
         """What one account may; an answer without a body where nothing is said of it, as in RocketMQ."""
         subject = AclSubject.read(command.ext).subject or ""
@@ -71,12 +65,14 @@ class AccountHandlers:
         document = acl_document(account)
         return command.reply(body=dumps(document) if document["policies"] else b"")
 
+    @handles(RequestCode.AUTH_LIST_ACL)
     def acls(self, command: Command, connection: Connection) -> Command:
         asked = AclFilter.read(command.ext)
         subject, resource = (asked.subject_filter or "").strip(), (asked.resource_filter or "").strip()
         found = [acl_document(one, resource) for one in self._accounts() if subject in SUBJECT_PREFIX + one.access_key]
         return command.reply(body=dumps([one for one in found if one["policies"]]))
 
+    @handles(*WRITES)
     def refuse(self, command: Command, connection: Connection) -> Command:
         """A change."""
         if self._guard is None:

@@ -1,12 +1,15 @@
-"""What the broker says about itself."""
+"""What the broker reports about itself, its settings that change while it runs, and how it reads its log."""
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, final
 
-from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.live_settings import NotChangeable
+from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.pull.pull_hold import PullHold
 from gantry_broker.settings import BrokerSettings, SettingsError, parse_properties_file
@@ -14,9 +17,18 @@ from gantry_remoting import Connection, Listener
 from gantry_remoting.closings import CloseReason
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.codes import PROTOCOL_VERSION
+from gantry_wire.commands.admin import StatisticsKey
 from gantry_wire.commands.documents import write_document
 from gantry_wire.fastjson import dumps
 from gantry_wire.message import record_store_timestamp
+
+log = logging.getLogger(__name__)
+
+WINDOWS: Final = ("statsMinute", "statsHour", "statsDay")
+
+READ_MODE_FIELD: Final = "READ_AHEAD_MODE"
+READ_MODES: Final = {"0": True, "1": False}
+"""Whether the log is read ahead, by RocketMQ's numbers, which are those of madvise."""
 
 NO_BUFFERS: Final = (1 << 31) - 1
 """How many write buffers RocketMQ says are left where it uses none."""
@@ -36,7 +48,7 @@ NOTHING_OF: Final = (
 
 @final
 class BrokerHandlers:
-    """Codes 25, 26, 28, 45, 402 and 200056. Owned by the event loop."""
+    """Owned by the event loop."""
 
     def __init__(
         self,
@@ -56,16 +68,7 @@ class BrokerHandlers:
         self._certificate_ends_at = certificate_ends_at
         self._booted_at_ms = core.clock.wall_ms()
 
-    def table(self) -> HandlerTable:
-        return {
-            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
-            RequestCode.GET_BROKER_CONFIG: self.config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
-            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
-            RequestCode.POP_ROLLBACK: self.popped,
-        }
-
+    @handles(RequestCode.GET_BROKER_CONFIG)
     def config(self, command: Command, connection: Connection) -> Command:
         """The settings that hold now in broker.conf's form, and which of them were changed at run time."""
         live = self._core.live
@@ -74,6 +77,7 @@ class BrokerHandlers:
         ext = {"version": write_document(live.version).decode(), "changedAtRunTime": ";".join(live.changed)}
         return command.reply(ext=ext, body="\n".join(lines).encode())
 
+    @handles(RequestCode.UPDATE_BROKER_CONFIG)
     async def update_config(self, command: Command, connection: Connection) -> Command:
         """Change settings while the broker runs; answered when the change is on the disk and holds."""
         try:
@@ -86,16 +90,40 @@ class BrokerHandlers:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"the change could not be written: {error}")
         return command.reply()
 
+    @handles(RequestCode.GET_ALL_DELAY_OFFSET)
     def delay_offsets(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=write_document(self._delay.progress.delivered()))
 
+    @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     def request_modes(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"messageRequestModeMap": {}}))
 
+    @handles(RequestCode.POP_ROLLBACK)
     def popped(self, command: Command, connection: Connection) -> Command:
         """Records of pop consumption are to be moved into files: there are none, so that is done."""
         return command.reply()
 
+    @handles(RequestCode.VIEW_BROKER_STATS_DATA)
+    def statistics(self, command: Command, connection: Connection) -> Command:
+        """One counter over the last minute, hour and day. What nothing has counted is not found, as in RocketMQ."""
+        asked = StatisticsKey.read(command.ext)
+        found = self._core.statistics.find(asked.stats_name, asked.stats_key)
+        if found is None:
+            name, key = asked.stats_name[:64], asked.stats_key[:600]
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+        return command.reply(body=dumps({name: one._asdict() for name, one in zip(WINDOWS, found, strict=True)}))
+
+    @handles(RequestCode.SET_COMMITLOG_READ_MODE)
+    def set_read_mode(self, command: Command, connection: Connection) -> Command:
+        """Set whether the log is read ahead until the broker stops, as in RocketMQ; a slave has a mode of its own."""
+        mode = command.ext.get(READ_MODE_FIELD, "")
+        if mode not in READ_MODES:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"{READ_MODE_FIELD} is 0 (read ahead) or 1 (do not)")
+        self._core.store.read_in_order(READ_MODES[mode])
+        log.info("how the log is read was changed", extra={"is_read_ahead": READ_MODES[mode]})
+        return command.reply(remark=f"set commitlog readahead mode success, mode: {mode}")
+
+    @handles(RequestCode.GET_BROKER_RUNTIME_INFO)
     def runtime(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"table": self.runtime_table()}))
 

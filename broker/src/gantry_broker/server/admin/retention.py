@@ -20,7 +20,8 @@ import msgspec
 
 from gantry_broker.ports import DiskSpace
 from gantry_broker.server.admin.unconsumed import Unconsumed, oldest_unconsumed
-from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refusal
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.send.flow_control import FlowControl
@@ -104,12 +105,6 @@ class Retention:
     def status(self) -> DiskStatus:
         """For whoever tells the world about us."""
         return DiskStatus(self._space.total, self._space.used, self._flow.standing is not None)
-
-    def table(self) -> HandlerTable:
-        return {
-            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
-        }
 
     # ------- the task
 
@@ -286,6 +281,7 @@ class Retention:
 
     # ------- what administrators ask
 
+    @handles(RequestCode.DELETE_EXPIRED_COMMITLOG)
     def delete_expired(self, command: Command, connection: Connection) -> Command:
         """Code 329: expired files go now, at any hour. Answered at once, as RocketMQ does."""
         self._manual_rounds = MANUAL_ROUNDS
@@ -293,6 +289,7 @@ class Retention:
         self._wake.set()
         return command.reply()
 
+    @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
     def clean_queues(self, command: Command, connection: Connection) -> Awaitable[Command]:
         """Code 306: consume queues begin where the log does. Queues keep their next offsets, unlike in RocketMQ."""
         return self._clean_queues(command)

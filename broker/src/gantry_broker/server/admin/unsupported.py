@@ -12,7 +12,7 @@ A timer on a send is refused with the send (`send/handlers.py`); transactions ar
 from collections.abc import Mapping
 from typing import Final
 
-from gantry_broker.server.core.broker_core import Handler, HandlerTable
+from gantry_broker.server.core.handlers import Handler, HandlerTable
 from gantry_broker.server.core.refusals import Refusals
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -80,7 +80,7 @@ UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
 
 
 def unsupported_table(refusals: Refusals) -> HandlerTable:
-    """A handler for each, that refuses. Handlers of what is built come after these in the broker's table."""
+    """A handler for each that refuses."""
     return {code: _refuser(refusals, *said) for code, said in UNSUPPORTED.items()}
 
 

@@ -17,12 +17,6 @@ from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.core.topics import TopicTable
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.message_store import MessageStore
-from gantry_remoting import Connection
-from gantry_wire import Command
-
-Answer = Command | Awaitable[Command | None] | None
-Handler = Callable[[Command, Connection], Answer]
-HandlerTable = dict[int, Handler]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +40,10 @@ class BrokerCore:
     gate: Gate
     published: Callable[[], Awaitable[None]]
     """Waits until the name servers have the topics as they are now."""
+    is_slave: Callable[[], bool]
+    """Whether this broker is a slave: what it lacks may be on its master."""
+    is_sure_master: Callable[[], bool]
+    """Whether this broker is the master and knows that no other member is."""
 
     @property
     def settings(self) -> BrokerSettings:

@@ -47,6 +47,15 @@ class Refusal(NamedTuple):
         return self.reason in ANSWERABLE_REASONS
 
 
+class Refused(Exception):
+    """A request is answered with a code and a text, and nothing was stored."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
 @final
 class Episode:
     """Refusals for one reason, one after another."""

@@ -1,19 +1,24 @@
-"""Administration of consumer groups, and who is connected."""
+"""Administration of consumer groups, and who is connected.
 
-from typing import Any, final
+Functions over `BrokerCore`; all run in the event loop.
+"""
+
+from typing import Any
 
 import msgspec
 
-from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import Member
+from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.core.topic_attributes import OF_GROUPS, changed_attributes
 from gantry_broker.server.core.topics import QUEUES_MAX
 from gantry_broker.server.groups.offset_handlers import group_fault_refusal
-from gantry_broker.server.send.handlers import Refused
 from gantry_remoting import Connection
-from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire.commands.admin import (
     GroupField,
+    GroupForbidden,
     GroupName,
     ProducerGroup,
     SubscriptionGroupConfig,
@@ -31,118 +36,115 @@ class GroupConfigList(Document):
     group_config_list: list[SubscriptionGroupConfig] = msgspec.field(default_factory=list)
 
 
-@final
-class GroupHandlers:
-    """Codes 200, 201, 203, 204, 207, 225, 343, 345 and 352. Owned by the event loop."""
+@handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+async def create_group(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    _put_groups(core, [read_document(command.body, SubscriptionGroupConfig)])
+    await core.persistence.settled("subscriptionGroup")
+    return command.reply()
 
-    def __init__(self, core: BrokerCore) -> None:
-        self._core = core
 
-    def table(self) -> HandlerTable:
-        return {
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.create_list,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.config,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
-            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics,
-            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
-        }
+@handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
+async def create_groups(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    _put_groups(core, read_document(command.body, GroupConfigList).group_config_list)
+    await core.persistence.settled("subscriptionGroup")
+    return command.reply()
 
-    async def create(self, command: Command, connection: Connection) -> Command:
-        self._put([read_document(command.body, SubscriptionGroupConfig)])
-        await self._core.persistence.settled("subscriptionGroup")
-        return command.reply()
 
-    async def create_list(self, command: Command, connection: Connection) -> Command:
-        self._put(read_document(command.body, GroupConfigList).group_config_list)
-        await self._core.persistence.settled("subscriptionGroup")
-        return command.reply()
+@handles(RequestCode.DELETE_SUBSCRIPTIONGROUP)
+async def delete_group(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    request = GroupName.read(command.ext)
+    core.groups.delete(request.group_name)
+    if request.clean_offset:
+        core.offsets.forget_group(request.group_name)
+    await core.persistence.settled("subscriptionGroup")
+    return command.reply()
 
-    async def delete(self, command: Command, connection: Connection) -> Command:
-        request = GroupName.read(command.ext)
-        self._core.groups.delete(request.group_name)
-        if request.clean_offset:
-            self._core.offsets.forget_group(request.group_name)
-        await self._core.persistence.settled("subscriptionGroup")
-        return command.reply()
 
-    def all(self, command: Command, connection: Connection) -> Command:
-        document = self._core.groups.document()
-        ext = {"totalGroupNum": str(len(document.subscription_group_table))}
-        return command.reply(ext=ext, body=write_document(document))
+@handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+def list_groups(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    document = core.groups.document()
+    ext = {"totalGroupNum": str(len(document.subscription_group_table))}
+    return command.reply(ext=ext, body=write_document(document))
 
-    def config(self, command: Command, connection: Connection) -> Command:
-        group = GroupField.read(command.ext).group
-        config = self._core.groups.all.get(group)
-        if config is None:
-            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {group[:300]}")
-        return command.reply(body=write_document(config))
 
-    def consumers(self, command: Command, connection: Connection) -> Command:
-        name = ConsumerGroup.read(command.ext).consumer_group
-        state = self._core.clients.consumers.get(name)
-        if state is None:
-            raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name[:300]}] not online")
-        subscriptions = {topic: msgspec.to_builtins(item.data) for topic, item in state.subscriptions.items()}
-        document = {
-            "connectionSet": [connection_document(member) for member in state.members.values()],
-            "consumeFromWhere": state.consume_from_where,
-            "consumeType": state.consume_type,
-            "messageModel": state.message_model,
-            "subscriptionTable": subscriptions,
-        }
-        return command.reply(body=dumps(document))
+@handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+def find_group(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    group = GroupField.read(command.ext).group
+    config = core.groups.all.get(group)
+    if config is None:
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {group[:300]}")
+    return command.reply(body=write_document(config))
 
-    def producers(self, command: Command, connection: Connection) -> Command:
-        group = ProducerGroup.read(command.ext).producer_group
-        members = self._core.clients.producers.get(group)
-        if not members:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group[:300]}] not exist")
-        return command.reply(
-            body=dumps({"connectionSet": [connection_document(member) for member in members.values()]})
-        )
 
-    def topics(self, command: Command, connection: Connection) -> Command:
-        group = GroupField.read(command.ext).group
-        listing = TopicListing(topic_list=self._core.offsets.topics_of(group), broker_addr=self._core.settings.address)
-        return command.reply(body=write_document(listing))
+@handles(RequestCode.GET_CONSUMER_CONNECTION_LIST)
+def list_consumers(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    name = ConsumerGroup.read(command.ext).consumer_group
+    state = core.clients.consumers.get(name)
+    if state is None:
+        raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name[:300]}] not online")
+    subscriptions = {topic: msgspec.to_builtins(item.data) for topic, item in state.subscriptions.items()}
+    document = {
+        "connectionSet": [connection_document(member) for member in state.members.values()],
+        "consumeFromWhere": state.consume_from_where,
+        "consumeType": state.consume_type,
+        "messageModel": state.message_model,
+        "subscriptionTable": subscriptions,
+    }
+    return command.reply(body=dumps(document))
 
-    def subscription(self, command: Command, connection: Connection) -> Command:
-        """What the members of a group want of a topic; nothing where none of them is here, or wants it."""
-        request = TopicOfGroup.read(command.ext)
-        document: dict[str, Any] = {"group": request.group}
-        if request.topic is not None:
-            document["topic"] = request.topic
-            found = self._core.clients.subscription(request.group, request.topic)
-            if found is not None:
-                document["subscriptionData"] = msgspec.to_builtins(found.data)
-        return command.reply(body=dumps(document))
 
-    def _put(self, configs: list[SubscriptionGroupConfig]) -> None:
-        """All of them or none."""
-        for config in configs:
-            refusal = group_fault_refusal(config.group_name)
-            if refusal is not None:
-                raise refusal
-            if config.retry_queue_nums > QUEUES_MAX:
-                raise Refused(
-                    ResponseCode.INVALID_PARAMETER,
-                    f"{config.retry_queue_nums} retry queues: at most {QUEUES_MAX} are allowed",
-                )
-        for config in [self._with_changes(config) for config in configs]:
-            self._core.groups.put(config)
+@handles(RequestCode.GET_PRODUCER_CONNECTION_LIST)
+def list_producers(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    group = ProducerGroup.read(command.ext).producer_group
+    members = core.clients.producers.get(group)
+    if not members:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group[:300]}] not exist")
+    return command.reply(body=dumps({"connectionSet": [connection_document(member) for member in members.values()]}))
 
-    def _with_changes(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """`config` with the attributes that the group has after its changes. Raises Refused."""
-        known = self._core.groups.all.get(config.group_name)
-        try:
-            attributes = changed_attributes(None if known is None else known.attributes, config.attributes, OF_GROUPS)
-        except ValueError as error:
-            raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        return msgspec.structs.replace(config, attributes=attributes)
+
+@handles(RequestCode.QUERY_TOPICS_BY_CONSUMER)
+def list_topics(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    group = GroupField.read(command.ext).group
+    listing = TopicListing(topic_list=core.offsets.topics_of(group), broker_addr=core.settings.address)
+    return command.reply(body=write_document(listing))
+
+
+@handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+def find_subscription(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    """What the members of a group want of a topic; nothing where none of them is here, or wants it."""
+    request = TopicOfGroup.read(command.ext)
+    document: dict[str, Any] = {"group": request.group}
+    if request.topic is not None:
+        document["topic"] = request.topic
+        found = core.clients.subscription(request.group, request.topic)
+        if found is not None:
+            document["subscriptionData"] = msgspec.to_builtins(found.data)
+    return command.reply(body=dumps(document))
+
+
+def _put_groups(core: BrokerCore, configs: list[SubscriptionGroupConfig]) -> None:
+    """All of them or none."""
+    for config in configs:
+        refusal = group_fault_refusal(config.group_name)
+        if refusal is not None:
+            raise refusal
+        if config.retry_queue_nums > QUEUES_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"{config.retry_queue_nums} retry queues: at most {QUEUES_MAX} are allowed",
+            )
+    for config in [_with_changes(core, config) for config in configs]:
+        core.groups.put(config)
+
+
+def _with_changes(core: BrokerCore, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+    """`config` with the attributes that the group has after its changes. Raises Refused."""
+    known = core.groups.all.get(config.group_name)
+    try:
+        attributes = changed_attributes(None if known is None else known.attributes, config.attributes, OF_GROUPS)
+    except ValueError as error:
+        raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    return msgspec.structs.replace(config, attributes=attributes)
 
 
 def connection_document(member: Member) -> dict[str, Any]:
@@ -151,5 +153,43 @@ def connection_document(member: Member) -> dict[str, Any]:
         "clientAddr": member.address,
         "clientId": member.client_id,
         "language": member.language,
+        "version": member.version,
+    }
+
+
+@handles(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
+async def forbid_topic(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    """Changed if the request says how, and answered with how it is: after a change when that is on the disk."""
+    asked = GroupForbidden.read(command.ext)
+    refusal = group_fault_refusal(asked.group)
+    if refusal is not None:
+        raise refusal
+    fault = names.topic_fault(asked.topic)
+    if fault is not None:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the topic[{asked.topic[:300]}] is illegal: {fault.value}")
+    if asked.readable is not None:
+        core.groups.forbid(asked.group, asked.topic, is_forbidden=not asked.readable)
+        await core.persistence.settled("subscriptionGroup")
+    is_forbidden = core.groups.is_forbidden(asked.group, asked.topic)
+    return command.reply(body=dumps({"group": asked.group, "readable": not is_forbidden, "topic": asked.topic}))
+
+
+@handles(RequestCode.GET_ALL_PRODUCER_INFO)
+def list_all_producers(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    """Every producer of every group."""
+    clock = core.clock
+    shift_ms = clock.wall_ms() - clock.monotonic_ms()
+    groups = core.clients.producers
+    data = {group: [_producer(one, shift_ms) for one in members.values()] for group, members in groups.items()}
+    return command.reply(body=dumps({"data": data}))
+
+
+def _producer(member: Member, shift_ms: int) -> dict[str, Any]:
+    """A client as Java's ProducerInfo bean; addresses of channels begin with a slash there."""
+    return {
+        "clientId": member.client_id,
+        "language": member.language,
+        "lastUpdateTimestamp": member.seen_at_ms + shift_ms,
+        "remoteIP": f"/{member.address}",
         "version": member.version,
     }

@@ -1,28 +1,29 @@
-"""What members of consumer groups say of themselves: passed on to them, and their answers passed back.
+"""Requests that members of consumer groups answer: passed on to them on their own connections, with a deadline.
+
+    administrator -- 307, 309, 223 --> broker -- 307, 309, 221, on the member's connection --> member
+                  <-- its answer, or 207 ---                                    <------------
 
     307 running info          what a member has in hand, and how it gets on
-    309 consume directly      a member consumes one message, which the broker hands it, and says how that went
+    309 consume directly      a member consumes one message, which the broker hands it, and reports the result
     223 consumer status       how far every member is in a topic, in its own view; asked with 221
 
-A member that is not here is answered as RocketMQ does, with 1 and a text, and one that takes too long with 207.
+Only the administrator waits: the member's connection carries everything else meanwhile, and so does that of the
+administrator. Each question is a task and a waiter, so their number is limited. A request for a member that is not
+connected is answered as RocketMQ does, with 1 and a text, and for one that takes too long with 207.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, final
 
-from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import Member
-from gantry_broker.server.groups.consumer_calls import (
-    CALL_TIMEOUT_MS,
-    STATUS_TIMEOUT_MS,
-    VERSION_CALLS,
-    VERSION_RESET,
-    ConsumerCalls,
-)
+from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.refusals import Refusal, Refused
 from gantry_broker.server.pull.queries import shown_record
-from gantry_broker.server.send.handlers import Refused
 from gantry_remoting import Connection, ConnectionClosed, RemotingTimeout
+from gantry_status import RefusalReason
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.consumers import ConsumeDirectly, ConsumerStatus, ConsumerStatusRequest, RunningInfoRequest
 from gantry_wire.commands.documents import read_document, write_document
@@ -30,111 +31,171 @@ from gantry_wire.commands.fields import FieldError
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import parse_offset_message_id
 
+CALLS_MAX: Final = 256
+"""Questions to members under way at once."""
+
+CALL_TIMEOUT_MS: Final = 10_000
+"""How long a member may take over 307 and 309; RocketMQ's brokers wait as long."""
+
+STATUS_TIMEOUT_MS: Final = 5_000
+"""How long all members together may take over 221."""
+
+QUESTIONS_FULL: Final = Refusal(
+    ResponseCode.SYSTEM_BUSY,
+    "[OVERLOAD]system busy: too many questions to consumers under way",
+    RefusalReason.QUESTIONS_FULL,
+)
+
+VERSION_RESET: Final = 28
+"""V3_0_7_SNAPSHOT: clients from here on understand 220 and 221."""
+
+VERSION_CALLS: Final = 62
+"""V3_1_8_SNAPSHOT: clients from here on understand 307 and 309."""
+
+
 SHOWN: Final = 300
 """Characters of a name in a refusal."""
 
 
 @final
-class MemberHandlers:
-    """Codes 223, 307 and 309. Owned by the event loop."""
+class ConsumerCalls:
+    """Questions to members of groups. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, calls: ConsumerCalls) -> None:
-        self._core = core
-        self._calls = calls
+    def __init__(self, core: BrokerCore) -> None:
+        self.core: Final = core
+        self._running = 0
 
-    def table(self) -> HandlerTable:
-        return {
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status,
-        }
+    def __repr__(self) -> str:
+        return f"<ConsumerCalls running={self._running}>"
 
-    # The broker's tables and log are read before anything else is handled; only the members are waited for.
+    def members(self, group: str) -> list[Member]:
+        """Those that are connected now."""
+        state = self.core.clients.consumers.get(group)
+        return [] if state is None else [member for member in state.members.values() if member.connection.is_open]
 
-    def running_info(self, command: Command, connection: Connection) -> Awaitable[Command]:
-        request = RunningInfoRequest.read(command.ext)
-        member = self._member(request.consumer_group, request.client_id)
-        return self._passed_on(command, request.consumer_group, member, command.ext)
+    def member(self, group: str, client_id: str | None) -> Member | None:
+        """The member of that name; the one that came last, where an old connection of it has not died yet."""
+        found = [member for member in self.members(group) if member.client_id == client_id]
+        return found[-1] if found else None
 
-    def consume(self, command: Command, connection: Connection) -> Awaitable[Command]:
-        """The member gets the message as it lies in the log, and what it needs to know of topic and group."""
-        request = ConsumeDirectly.read(command.ext)
-        core, group = self._core, request.consumer_group
-        member = self._member(group, request.client_id)
-        record = self._record(request.msg_id or "")
-        ext = {**command.ext, "brokerName": core.settings.broker_name}
-        topic = core.topics.find(request.topic) if request.topic else None
-        if topic is not None:
-            ext["topicSysFlag"] = str(topic.topic_sys_flag)
-        config = core.groups.all.get(group)
-        if config is not None:
-            ext["groupSysFlag"] = str(config.group_sys_flag)
-        return self._passed_on(command, group, member, ext, record)
-
-    def status(self, command: Command, connection: Connection) -> Awaitable[Command]:
-        """Of each member that answers in time; who does not is left out, as RocketMQ leaves it out."""
-        request = ConsumerStatusRequest.read(command.ext)
-        members = self._calls.members(request.group)
-        if not members:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{request.group[:SHOWN]}]"
-            )
-        refuse_old(members)
-        wanted = [member for member in members if request.client_addr in (None, "", member.client_id)]
-        return self._statuses(command, wanted, ConsumerStatusRequest(topic=request.topic, group=request.group))
-
-    async def _statuses(self, command: Command, members: list[Member], question: ConsumerStatusRequest) -> Command:
-        answers = await asyncio.gather(*(self._status_of(member, question) for member in members))
-        table = {
-            member.client_id: said.message_queue_table
-            for member, said in zip(members, answers, strict=True)
-            if said is not None
-        }
-        return command.reply(body=write_document(ConsumerStatus(consumer_table=table)))
-
-    async def _status_of(self, member: Member, question: ConsumerStatusRequest) -> ConsumerStatus | None:
-        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-        try:
-            said = await self._calls.ask(member, code, question.write(), timeout_ms=STATUS_TIMEOUT_MS)
-            return read_document(said.body, ConsumerStatus) if said.code == ResponseCode.SUCCESS and said.body else None
-        except (ConnectionClosed, RemotingTimeout, FieldError):
-            return None
-
-    async def _passed_on(
-        self, command: Command, group: str, member: Member, ext: dict[str, str], body: bytes = b""
+    async def ask(
+        self, member: Member, code: int, ext: Mapping[str, str], body: bytes = b"", *, timeout_ms: int
     ) -> Command:
-        who = f"consumer <{group[:SHOWN]}> <{member.client_id[:SHOWN]}>"
-        try:
-            said = await self._calls.ask(member, command.code, ext, body, timeout_ms=CALL_TIMEOUT_MS)
-        except RemotingTimeout as error:
-            return command.reply(ResponseCode.CONSUME_MSG_TIMEOUT, f"{who} Timeout: {error}")
-        except ConnectionClosed as error:
-            return command.reply(ResponseCode.SYSTEM_ERROR, f"invoke {who} Exception: {error}")
-        return command.reply(said.code, said.remark, ext=said.ext, body=said.body)
+        """The member's answer. Raises ``Refused`` where too many wait, ConnectionClosed and RemotingTimeout."""
+        with self._counted():
+            return await member.connection.request(Command(code=code, ext=dict(ext), body=body), timeout_ms)
 
-    def _member(self, group: str, client_id: str | None) -> Member:
-        member = self._calls.member(group, client_id)
-        if member is None:
-            who = f"<{group[:SHOWN]}> <{(client_id or 'null')[:SHOWN]}>"
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer {who} not online")
-        if member.version < VERSION_CALLS:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR,
-                f"The Consumer <{member.client_id[:SHOWN]}> Version <{member.version}> too low to finish, "
-                "please upgrade it to V3_1_8_SNAPSHOT",
-            )
-        return member
-
-    def _record(self, message_id: str) -> bytes:
-        """The message with the id that a broker gave it, if consumers may see it."""
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        if self._running >= CALLS_MAX:
+            self.core.stats.refusals.count(QUESTIONS_FULL)
+            raise Refused(QUESTIONS_FULL.code, QUESTIONS_FULL.remark)
+        self._running += 1
         try:
-            _, _, offset = parse_offset_message_id(message_id)
-        except RemoteProtocolError as error:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"the message cannot be looked up: {error}") from error
-        record = shown_record(self._core.store, offset)
-        if record is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-        return record
+            yield
+        finally:
+            self._running -= 1
+
+
+# The broker's tables and log are read before any other request is handled; only the answers of members are awaited.
+
+
+@handles(RequestCode.GET_CONSUMER_RUNNING_INFO)
+def ask_running_info(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
+    request = RunningInfoRequest.read(command.ext)
+    member = _member(calls, request.consumer_group, request.client_id)
+    return _passed_on(calls, command, request.consumer_group, member, command.ext)
+
+
+@handles(RequestCode.CONSUME_MESSAGE_DIRECTLY)
+def ask_to_consume(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
+    """The member gets the message as it lies in the log, and what it needs to know of topic and group."""
+    request = ConsumeDirectly.read(command.ext)
+    core, group = calls.core, request.consumer_group
+    member = _member(calls, group, request.client_id)
+    record = _record(calls, request.msg_id or "")
+    ext = {**command.ext, "brokerName": core.settings.broker_name}
+    topic = core.topics.find(request.topic) if request.topic else None
+    if topic is not None:
+        ext["topicSysFlag"] = str(topic.topic_sys_flag)
+    config = core.groups.all.get(group)
+    if config is not None:
+        ext["groupSysFlag"] = str(config.group_sys_flag)
+    return _passed_on(calls, command, group, member, ext, record)
+
+
+@handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
+def ask_status(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
+    """Of each member that answers in time; who does not is left out, as RocketMQ leaves it out."""
+    request = ConsumerStatusRequest.read(command.ext)
+    members = calls.members(request.group)
+    if not members:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{request.group[:SHOWN]}]"
+        )
+    refuse_old(members)
+    wanted = [member for member in members if request.client_addr in (None, "", member.client_id)]
+    return _statuses(calls, command, wanted, ConsumerStatusRequest(topic=request.topic, group=request.group))
+
+
+async def _statuses(
+    calls: ConsumerCalls, command: Command, members: list[Member], question: ConsumerStatusRequest
+) -> Command:
+    answers = await asyncio.gather(*(_status_of(calls, member, question) for member in members))
+    table = {
+        member.client_id: said.message_queue_table
+        for member, said in zip(members, answers, strict=True)
+        if said is not None
+    }
+    return command.reply(body=write_document(ConsumerStatus(consumer_table=table)))
+
+
+async def _status_of(calls: ConsumerCalls, member: Member, question: ConsumerStatusRequest) -> ConsumerStatus | None:
+    code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+    try:
+        said = await calls.ask(member, code, question.write(), timeout_ms=STATUS_TIMEOUT_MS)
+        return read_document(said.body, ConsumerStatus) if said.code == ResponseCode.SUCCESS and said.body else None
+    except (ConnectionClosed, RemotingTimeout, FieldError):
+        return None
+
+
+async def _passed_on(
+    calls: ConsumerCalls, command: Command, group: str, member: Member, ext: dict[str, str], body: bytes = b""
+) -> Command:
+    who = f"consumer <{group[:SHOWN]}> <{member.client_id[:SHOWN]}>"
+    try:
+        said = await calls.ask(member, command.code, ext, body, timeout_ms=CALL_TIMEOUT_MS)
+    except RemotingTimeout as error:
+        return command.reply(ResponseCode.CONSUME_MSG_TIMEOUT, f"{who} Timeout: {error}")
+    except ConnectionClosed as error:
+        return command.reply(ResponseCode.SYSTEM_ERROR, f"invoke {who} Exception: {error}")
+    return command.reply(said.code, said.remark, ext=said.ext, body=said.body)
+
+
+def _member(calls: ConsumerCalls, group: str, client_id: str | None) -> Member:
+    member = calls.member(group, client_id)
+    if member is None:
+        who = f"<{group[:SHOWN]}> <{(client_id or 'null')[:SHOWN]}>"
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer {who} not online")
+    if member.version < VERSION_CALLS:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"The Consumer <{member.client_id[:SHOWN]}> Version <{member.version}> too low to finish, "
+            "please upgrade it to V3_1_8_SNAPSHOT",
+        )
+    return member
+
+
+def _record(calls: ConsumerCalls, message_id: str) -> bytes:
+    """The message with the id that a broker gave it, if consumers may see it."""
+    try:
+        _, _, offset = parse_offset_message_id(message_id)
+    except RemoteProtocolError as error:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the message cannot be looked up: {error}") from error
+    record = shown_record(calls.core.store, offset)
+    if record is None:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    return record
 
 
 def refuse_old(members: list[Member]) -> None:

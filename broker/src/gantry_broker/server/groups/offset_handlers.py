@@ -1,11 +1,21 @@
-"""Offsets: of consumers, of queues, in time."""
+"""Offsets of consumers and of queues, and how far consumer groups are: of one (208), of all (317), in time (303).
 
-from typing import final
+The topics of a group are those that it has offsets in. While it has members, those that it does not subscribe to any
+more are left out, as in RocketMQ; whoever lists topics by name gets just these. ``pullOffset`` is up to where its
+readers were given messages: what lies between it and ``consumerOffset`` is in their hands.
+"""
 
-from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
-from gantry_broker.server.send.handlers import Refused
+import asyncio
+from collections import Counter
+from typing import Any
+
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.refusals import Refused
+from gantry_broker.server.core.topics import queue_key
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
+from gantry_wire.commands.consumers import BrokerConsumeStatsRequest, ConsumeStatsRequest, TopicOfGroup
 from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.offsets import (
     OffsetResult,
@@ -15,82 +25,77 @@ from gantry_wire.commands.offsets import (
     TimestampResult,
     UpdateConsumerOffset,
 )
+from gantry_wire.fastjson import ObjectKey, dumps
 
 
-@final
-class OffsetHandlers:
-    """Codes 14, 15, 29 to 32, and 43. Owned by the event loop."""
+@handles(RequestCode.QUERY_CONSUMER_OFFSET)
+def find_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    """Not found answers 22, so that the client goes by its own rule; a queue read from its start answers 0."""
+    query = QueryConsumerOffset.read(command.ext)
+    offset = core.offsets.find(query.consumer_group, query.topic, query.queue_id)
+    if offset is None:
+        queue = core.store.find_queue(query.topic, query.queue_id)
+        starts_at_zero = queue is None or queue.min_offset <= 0
+        if query.set_zero_if_not_found is False or not starts_at_zero:
+            return command.reply(
+                ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero, maybe this group boot first"
+            )
+        offset = 0
+    return command.reply(ext=OffsetResult(offset=offset).write())
 
-    def __init__(self, core: BrokerCore) -> None:
-        self._core = core
 
-    def table(self) -> HandlerTable:
-        return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
-            RequestCode.GET_MAX_OFFSET: self.maximum,
-            RequestCode.GET_MIN_OFFSET: self.minimum,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all,
-        }
+@handles(RequestCode.UPDATE_CONSUMER_OFFSET)
+def commit_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    """As in RocketMQ, no group is made by it: a pull or a heartbeat comes first."""
+    update = UpdateConsumerOffset.read(command.ext)
+    if update.consumer_group not in core.groups.all:
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {update.consumer_group[:300]} not exist!")
+    if update.topic not in core.topics:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {update.topic[:300]} not exist!")
+    if update.queue_id < 0:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"QueueId is {update.queue_id}, not valid")
+    if update.commit_offset < 0:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"Offset is {update.commit_offset}, not valid")
+    if core.offsets.is_resetting(update.consumer_group, update.topic, update.queue_id):
+        return command.reply(remark="Offset has been previously reset")
+    core.offsets.commit(update.consumer_group, update.topic, update.queue_id, update.commit_offset)
+    return command.reply()
 
-    def query(self, command: Command, connection: Connection) -> Command:
-        """Not found answers 22, so that the client goes by its own rule; a queue read from its start answers 0."""
-        query = QueryConsumerOffset.read(command.ext)
-        offset = self._core.offsets.find(query.consumer_group, query.topic, query.queue_id)
-        if offset is None:
-            queue = self._core.store.find_queue(query.topic, query.queue_id)
-            starts_at_zero = queue is None or queue.min_offset <= 0
-            if query.set_zero_if_not_found is False or not starts_at_zero:
-                return command.reply(
-                    ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero, maybe this group boot first"
-                )
-            offset = 0
-        return command.reply(ext=OffsetResult(offset=offset).write())
 
-    def update(self, command: Command, connection: Connection) -> Command:
-        """As in RocketMQ, no group is made by it: a pull or a heartbeat comes first."""
-        update = UpdateConsumerOffset.read(command.ext)
-        core = self._core
-        if update.consumer_group not in core.groups.all:
-            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {update.consumer_group[:300]} not exist!")
-        if update.topic not in core.topics:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {update.topic[:300]} not exist!")
-        if update.queue_id < 0:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"QueueId is {update.queue_id}, not valid")
-        if update.commit_offset < 0:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"Offset is {update.commit_offset}, not valid")
-        if core.offsets.is_resetting(update.consumer_group, update.topic, update.queue_id):
-            return command.reply(remark="Offset has been previously reset")
-        core.offsets.commit(update.consumer_group, update.topic, update.queue_id, update.commit_offset)
-        return command.reply()
+@handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
+def search_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    search = SearchOffset.read(command.ext)
+    is_upper = (search.boundary_type or "").upper() == "UPPER"
+    offset = core.store.offset_by_time(search.topic, search.queue_id, search.timestamp, is_upper)
+    return command.reply(ext=OffsetResult(offset=offset).write())
 
-    def search(self, command: Command, connection: Connection) -> Command:
-        search = SearchOffset.read(command.ext)
-        is_upper = (search.boundary_type or "").upper() == "UPPER"
-        offset = self._core.store.offset_by_time(search.topic, search.queue_id, search.timestamp, is_upper)
-        return command.reply(ext=OffsetResult(offset=offset).write())
 
-    def maximum(self, command: Command, connection: Connection) -> Command:
-        address = QueueAddress.read(command.ext)
-        queue = self._core.store.find_queue(address.topic, address.queue_id)
-        return command.reply(ext=OffsetResult(offset=0 if queue is None else queue.readable_end).write())
+@handles(RequestCode.GET_MAX_OFFSET)
+def find_max_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    address = QueueAddress.read(command.ext)
+    queue = core.store.find_queue(address.topic, address.queue_id)
+    return command.reply(ext=OffsetResult(offset=0 if queue is None else queue.readable_end).write())
 
-    def minimum(self, command: Command, connection: Connection) -> Command:
-        address = QueueAddress.read(command.ext)
-        queue = self._core.store.find_queue(address.topic, address.queue_id)
-        return command.reply(ext=OffsetResult(offset=0 if queue is None else queue.min_offset).write())
 
-    def earliest(self, command: Command, connection: Connection) -> Command:
-        address = QueueAddress.read(command.ext)
-        timestamp = self._core.store.earliest_time(address.topic, address.queue_id)
-        return command.reply(ext=TimestampResult(timestamp=timestamp).write())
+@handles(RequestCode.GET_MIN_OFFSET)
+def find_min_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    address = QueueAddress.read(command.ext)
+    queue = core.store.find_queue(address.topic, address.queue_id)
+    return command.reply(ext=OffsetResult(offset=0 if queue is None else queue.min_offset).write())
 
-    def all(self, command: Command, connection: Connection) -> Command:
-        document = self._core.offsets.document()
-        document.pending_resets = None
-        return command.reply(body=write_document(document))
+
+@handles(RequestCode.GET_EARLIEST_MSG_STORETIME)
+def find_earliest_time(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    address = QueueAddress.read(command.ext)
+    timestamp = core.store.earliest_time(address.topic, address.queue_id)
+    return command.reply(ext=TimestampResult(timestamp=timestamp).write())
+
+
+@handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
+def list_offsets(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    document = core.offsets.document()
+    document.pending_resets = None
+    return command.reply(body=write_document(document))
 
 
 def group_fault_refusal(group: str) -> Refused | None:
@@ -99,3 +104,112 @@ def group_fault_refusal(group: str) -> Refused | None:
     if fault is None:
         return None
     return Refused(ResponseCode.INVALID_PARAMETER, f"the group[{group[:300]}] is illegal: {fault.value}")
+
+
+@handles(RequestCode.GET_CONSUME_STATS)
+def group_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    request = ConsumeStatsRequest.read(command.ext)
+    group = request.consumer_group
+    topics = request.topics
+    if not topics:
+        known = [request.topic] if request.topic else core.offsets.topics_of(group)
+        topics = _subscribed(core, group, known)
+    table: dict[ObjectKey, Any] = {}
+    rate = 0.0
+    for topic in topics:
+        config = core.topics.find(topic)
+        if config is not None:
+            table |= _queue_table(core, group, topic, config.read_queue_nums)
+            rate += core.statistics.group_rate(group, topic)
+    return command.reply(body=dumps({"consumeTps": rate, "offsetTable": table}))
+
+
+@handles(RequestCode.GET_BROKER_CONSUME_STATS)
+async def broker_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    """RocketMQ does not say here how far readers are; ``pullOffset`` is 0 there, and the total below nothing."""
+    request = BrokerConsumeStatsRequest.read(command.ext)
+    listing: list[dict[str, list[dict[str, Any]]]] = []
+    totals = Counter[str]()
+    for group in list(core.groups.all):
+        stats = []
+        for topic in _subscribed(core, group, core.offsets.topics_of(group)):
+            await _give_way(core)
+            config = core.topics.find(topic)
+            if config is None or (request.is_order and not config.order):
+                continue
+            queues = _queue_table(core, group, topic, config.write_queue_nums)
+            for queue in queues.values():
+                totals["behind"] += queue["brokerOffset"] - queue["consumerOffset"]
+                totals["in hand"] += queue["pullOffset"] - queue["consumerOffset"]
+            stats.append({"consumeTps": core.statistics.group_rate(group, topic), "offsetTable": queues})
+        listing.append({group: stats})
+    document = {
+        "brokerAddr": core.settings.address,
+        "consumeStatsList": listing,
+        "totalDiff": totals["behind"],
+        "totalInflightDiff": totals["in hand"],
+    }
+    return command.reply(body=dumps(document))
+
+
+async def _give_way(core: BrokerCore) -> None:
+    """Others have their turn between two topics, and the store may be somebody else's then."""
+    await asyncio.sleep(0)
+    if core.gate.is_still:
+        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now, its log is being changed")
+
+
+@handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
+def group_time_spans(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    """Of each queue: when its first and last message were stored, the last consumed, and how late the next is."""
+    request = TopicOfGroup.read(command.ext)
+    topic = request.topic or ""
+    config = core.topics.find(topic)
+    if config is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic[:300]}] not exist")
+    spans = [_span(core, request.group, topic, queue_id) for queue_id in range(config.write_queue_nums)]
+    return command.reply(body=dumps({"consumeTimeSpanSet": spans}))
+
+
+def _span(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, Any]:
+    store = core.store
+    queue = store.find_queue(topic, queue_id)
+    first, end = (0, 0) if queue is None else (queue.min_offset, queue.readable_end)
+    consumed = core.offsets.find(group, topic, queue_id) or 0
+    earliest = store.earliest_time(topic, queue_id)
+    next_time = store.store_time(topic, queue_id, max(consumed, first)) if consumed < end else -1
+    return {
+        "consumeTimeStamp": store.store_time(topic, queue_id, consumed - 1) if consumed > 0 else earliest,
+        "delayTime": core.clock.wall_ms() - next_time if next_time >= 0 else 0,
+        "maxTimeStamp": store.store_time(topic, queue_id, end - 1),
+        "messageQueue": dict(queue_key(topic, core.settings.broker_name, queue_id)),
+        "minTimeStamp": earliest,
+    }
+
+
+def _subscribed(core: BrokerCore, group: str, topics: list[str]) -> list[str]:
+    state = core.clients.consumers.get(group)
+    if state is None or not state.subscriptions:
+        return topics
+    return [topic for topic in topics if topic in state.subscriptions]
+
+
+def _queue_table(core: BrokerCore, group: str, topic: str, count: int) -> dict[ObjectKey, dict[str, int]]:
+    name = core.settings.broker_name
+    return {
+        queue_key(topic, name, queue_id): _queue_progress(core, group, topic, queue_id) for queue_id in range(count)
+    }
+
+
+def _queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, int]:
+    store, offsets = core.store, core.offsets
+    queue = store.find_queue(topic, queue_id)
+    end = 0 if queue is None else queue.readable_end
+    consumed = max(0, offsets.find(group, topic, queue_id) or 0)
+    last = store.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0
+    return {
+        "brokerOffset": end,
+        "consumerOffset": consumed,
+        "lastTimestamp": max(0, last),
+        "pullOffset": max(consumed, offsets.pull_offset(group, topic, queue_id)),
+    }

@@ -14,11 +14,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, final
 
-from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.core.topics import queue_key
-from gantry_broker.server.groups.consumer_calls import ConsumerCalls
-from gantry_broker.server.groups.members import refuse_old
-from gantry_broker.server.send.handlers import Refused
+from gantry_broker.server.groups.members import ConsumerCalls, refuse_old
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names, oneway
 from gantry_wire.commands.admin import TopicConfig
@@ -43,14 +43,9 @@ class ResetHandlers:
         self._calls = calls
         self._wake = wake
 
-    def table(self) -> HandlerTable:
-        return {
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
-            RequestCode.CLONE_GROUP_OFFSET: self.clone,
-        }
-
     # Changes are made before anything else is handled; only the answers wait, for the disk.
 
+    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, command: Command, connection: Connection) -> Command | Awaitable[Command]:
         request = ResetOffsets.read(command.ext)
         config = self._core.topics.find(request.topic)
@@ -69,6 +64,7 @@ class ResetHandlers:
         log.info("a group is moved", extra={"group": request.group, "topic": request.topic, "offsets": offsets})
         return self._when_settled(command, self._table(request.topic, offsets))
 
+    @handles(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, command: Command, connection: Connection) -> Awaitable[Command]:
         """All topics but its retries, if none is named: RocketMQ then copies none.
 

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from typing import Final, final
 
 from gantry_broker.errors import BrokerError, QueueRebuilding
-from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
-from gantry_broker.server.core.refusals import Refusal
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.refusals import Refusal, Refused
 from gantry_broker.server.core.topics import PERM_READ
-from gantry_broker.server.pull.filter_budget import FilterBudget
-from gantry_broker.server.pull.pull_hold import HeldPull, PullHold
-from gantry_broker.server.send.handlers import Refused
+from gantry_broker.server.pull.pull_hold import FilterBudget, HeldPull, PullHold
 from gantry_broker.server.send.send_path import store_refusal
 from gantry_broker.store.reader import ReadResult, ReadStatus
 from gantry_remoting import Connection
@@ -53,15 +52,13 @@ HELD_PULLS_FULL: Final = Refusal(
 class PullHandlers:
     """Codes 11 and 361. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, core: BrokerCore, loop: asyncio.AbstractEventLoop, *, suggest_broker: Callable[[bytes, int], int]
+    ) -> None:
+        """``suggest_broker`` returns the broker to ask next, by what was found and by what the group has configured."""
         self._core = core
         self._loop = loop
-        self.suggest: Callable[[bytes, int], int] = lambda body, when_slow: 0
-        """Which broker to ask next, by what was found and by what the group says for the case that it lags."""
-
-        self.is_copy: Callable[[], bool] = lambda: False
-        """Whether this is a slave: what it lacks may be on its master."""
-
+        self._suggest_broker: Final = suggest_broker
         self._read_ms = 0
         """What the last look into a queue took."""
 
@@ -75,9 +72,7 @@ class PullHandlers:
             is_spent=lambda: self._budget.is_spent,
         )
 
-    def table(self) -> HandlerTable:
-        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
-
+    @handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, command: Command, connection: Connection) -> Command | None:
         try:
             pull = PullMessage.read(command.ext)
@@ -87,9 +82,9 @@ class PullHandlers:
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
         except Refused as refused:
             return command.reply(refused.code, refused.remark)
-        elsewhere = self._elsewhere(pull, connection, wanted, was_waiting=False)
-        if elsewhere is not None:
-            return self._reply(command, pull, pull.queue_offset, elsewhere)
+        redirect = self._redirect(pull, connection, wanted, was_waiting=False)
+        if redirect is not None:
+            return self._reply(command, pull, pull.queue_offset, redirect)
         result = self._read(pull, pull.queue_offset, wanted)
         if pull.sys_flag & PULL_COMMIT_OFFSET and pull.commit_offset >= 0:
             self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, pull.commit_offset)
@@ -108,9 +103,9 @@ class PullHandlers:
         try:
             self._check(held.pull)  # a group or a topic may have lost its permission meanwhile
             wanted = self._filter(held.pull)
-            elsewhere = self._elsewhere(held.pull, held.connection, wanted, was_waiting=True)
-            if elsewhere is not None:
-                return self._reply(held.command, held.pull, held.next_offset, elsewhere)
+            redirect = self._redirect(held.pull, held.connection, wanted, was_waiting=True)
+            if redirect is not None:
+                return self._reply(held.command, held.pull, held.next_offset, redirect)
             result = self._read(held.pull, held.next_offset, wanted)
         except Refused as refused:
             return held.command.reply(refused.code, refused.remark)
@@ -168,19 +163,19 @@ class PullHandlers:
                 units_max=units_max,
             )
             self._budget.spend(wanted, max(0, min(units_max, result.next_offset - offset)))
-        if result.status in _BEYOND and offset > result.max_offset and self.is_copy():
+        if result.status in _BEYOND and offset > result.max_offset and self._core.is_slave():
             # It may have come from the master: the reader waits until it is here, too.
             return result._replace(status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=offset)
         return result
 
-    def _elsewhere(
+    def _redirect(
         self, pull: PullMessage, reader: Connection, wanted: MessageFilter, *, was_waiting: bool
     ) -> ReadResult | None:
         """What sends a reader to another place: an administrator's word, or a position that is of another master.
 
         A copy knows of neither: its master does, and is asked sooner or later.
         """
-        if self.is_copy():
+        if self._core.is_slave():
             return None
         offsets, status = self._core.offsets, ReadStatus.OFFSET_RESET
         queue = pull.consumer_group, pull.topic, pull.queue_id
@@ -207,7 +202,7 @@ class PullHandlers:
         else:
             self._core.stats.missed()
         ext = {
-            "suggestWhichBrokerId": str(self.suggest(result.body, self._when_slow(group))),
+            "suggestWhichBrokerId": str(self._suggest_broker(result.body, self._when_slow(group))),
             "nextBeginOffset": str(result.next_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),

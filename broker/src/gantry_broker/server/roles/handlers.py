@@ -2,11 +2,12 @@
 
 from typing import Any, Final, final
 
-from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.roles import Roles
 from gantry_broker.server.roles.stream_speeds import StreamSpeeds
-from gantry_broker.server.send.handlers import Refused
 from gantry_remoting import Connection
 from gantry_status.orders import HaRole
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -26,13 +27,7 @@ class ReplicationHandlers:
         self._replication = replication
         self._speeds = speeds
 
-    def table(self) -> HandlerTable:
-        return {
-            RequestCode.GET_BROKER_HA_STATUS: self.status,
-            RequestCode.EXCHANGE_BROKER_HA_INFO: self.exchange,
-            RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_flushed,
-        }
-
+    @handles(RequestCode.GET_BROKER_HA_STATUS)
     def status(self, command: Command, connection: Connection) -> Command:
         """As Java's HARuntimeInfo bean: a master's slaves, or a slave's master."""
         is_master = self._roles.role is HaRole.MASTER
@@ -87,6 +82,7 @@ class ReplicationHandlers:
                 document["lastReadTimestamp"] = document["lastWriteTimestamp"] = heard_ms
         return document
 
+    @handles(RequestCode.EXCHANGE_BROKER_HA_INFO)
     def exchange(self, command: Command, connection: Connection) -> Command:
         """A slave of RocketMQ's asks its master where it is. What would tell us whom to follow is refused."""
         if HaExchange.read(command.ext).master_ha_address is not None:
@@ -101,6 +97,7 @@ class ReplicationHandlers:
         )
         return command.reply(ext=answer.write())
 
+    @handles(RequestCode.RESET_MASTER_FLUSH_OFFSET)
     def reset_flushed(self, command: Command, connection: Connection) -> Command:
         """On a master there is nothing to do, in RocketMQ, too. A slave of ours follows by histories, not by this."""
         if self._roles.role is HaRole.MASTER:

@@ -13,9 +13,9 @@ import msgspec
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.core.send_routes import json_text
 from gantry_broker.server.core.topics import PERM_NORMAL
-from gantry_broker.server.send.half_properties import half_properties, is_half
 from gantry_broker.server.send.send_path import NO_ANSWER, SendPath, store_refusal
 from gantry_broker.store.draft import Draft
 from gantry_remoting import Connection
@@ -39,15 +39,6 @@ TIMER_PROPERTIES: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.T
 MEMORY_FLAGS: Final = FLAG_BORN_HOST_V6 | 0x20
 
 
-class Refused(Exception):
-    """A request is answered with a code and a text, and nothing was stored."""
-
-    def __init__(self, code: ResponseCode, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
-
-
 @dataclass(slots=True)
 class Outgoing:
     """A message on its way into a queue, after all checks of its request."""
@@ -65,9 +56,9 @@ class SendHandlers:
     """The readable path of sends. Owned by the event loop."""
 
     def __init__(self, core: BrokerCore, path: SendPath) -> None:
-        self._core = core
-        self._path = path
-        self._random = random.Random()
+        self.core: Final = core
+        self.path: Final = path
+        self.random: Final = random.Random()
 
     def take(self, command: Command, connection: Connection) -> bytes | None:
         """Put the request's messages into the pass, or answer it at once."""
@@ -98,9 +89,9 @@ class SendHandlers:
 
     def _refuse_if_busy(self, command: Command) -> None:
         """Raise Refused while sends of this read are refused. A one-way send is stored late rather than dropped."""
-        refusal = self._path.refusal
+        refusal = self.path.refusal
         if refusal is not None and not (command.is_oneway and refusal.spares_oneway):
-            self._core.stats.refusals.count(refusal)
+            self.core.stats.refusals.count(refusal)
             raise Refused(refusal.code, refusal.remark)
 
     def _check(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
@@ -122,7 +113,7 @@ class SendHandlers:
         return config
 
     def _check_sizes(self, send: SendMessageV2, body: bytes) -> None:
-        limit = self._core.settings.message_bytes_max
+        limit = self.core.settings.message_bytes_max
         properties_bytes = len((send.properties or "").encode("utf-8", "surrogatepass"))
         if not body or len(body) > limit or properties_bytes > PROPERTIES_BYTES_MAX:
             raise Refused(
@@ -132,7 +123,7 @@ class SendHandlers:
             )
 
     def _topic(self, send: SendMessageV2) -> TopicConfig:
-        core = self._core
+        core = self.core
         config = core.topics.find(send.topic)
         if config is None and send.topic.startswith(names.RETRY_PREFIX):
             config = one_queue(send.topic)
@@ -147,33 +138,33 @@ class SendHandlers:
 
     def _take_single(self, send: SendMessageV2, command: Command, connection: Connection, config: TopicConfig) -> None:
         properties = clean(parse_properties(send.properties or ""))
-        unique = properties.setdefault(keys.UNIQUE_KEY, self._core.routes.next_unique_id())
+        unique = properties.setdefault(keys.UNIQUE_KEY, self.core.routes.next_unique_id())
         refuse_unsupported(properties)
         message = Outgoing(
             send.topic, self._queue_id(send, config), command.body, properties, send.reconsume_times or 0
         )
         config = self._redirect_exhausted_retry(send, message) or config
         if is_half(properties, message.reconsume_times):
-            draft = self._half(message, send, self._path.host_of(connection))
+            draft = self._half(message, send, self.path.host_of(connection))
         else:
-            draft = self.draft(message, send, self._path.host_of(connection))
-        template = NO_ANSWER if command.is_oneway else self._core.routes.template(message.queue_id)
+            draft = self.draft(message, send, self.path.host_of(connection))
+        template = NO_ANSWER if command.is_oneway else self.core.routes.template(message.queue_id)
         answer = (template, json_text(unique), command.opaque)
         self._make(config)
         if not is_waiting(properties):
-            self._path.unwaited.add(len(self._path.drafts))
-        self._path.drafts.append(draft)
-        self._path.answers.append(answer)
+            self.path.unwaited.add(len(self.path.drafts))
+        self.path.drafts.append(draft)
+        self.path.answers.append(answer)
 
     def _queue_id(self, send: SendMessageV2, config: TopicConfig) -> int:
         """The queue that the producer chose, or any."""
-        return send.queue_id if send.queue_id >= 0 else self._random.randrange(max(1, config.write_queue_nums))
+        return send.queue_id if send.queue_id >= 0 else self.random.randrange(max(1, config.write_queue_nums))
 
     def _make(self, config: TopicConfig) -> None:
         """The topic exists from now on, and has a route."""
-        self._core.topics.put(config)
-        if config.topic_name not in self._core.routes.by_topic:
-            self._core.routes.make(config)
+        self.core.topics.put(config)
+        if config.topic_name not in self.core.routes.by_topic:
+            self.core.routes.make(config)
 
     def _redirect_exhausted_retry(self, send: SendMessageV2, message: Outgoing) -> TopicConfig | None:
         """A consumer that resends to its retry topic too often has it go to the dead letters: their topic, or None.
@@ -183,16 +174,16 @@ class SendHandlers:
         if not send.topic.startswith(names.RETRY_PREFIX):
             return None
         group_name = send.topic[len(names.RETRY_PREFIX) :]
-        group = self._core.groups.find(group_name)
+        group = self.core.groups.find(group_name)
         if group is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group_name}")
         times_max = group.retry_max_times if send.max_reconsume_times is None else send.max_reconsume_times
-        if message.reconsume_times <= times_max and not self._core.locks.is_held(group_name):
+        if message.reconsume_times <= times_max and not self.core.locks.is_held(group_name):
             return None
         message.topic = names.dead_letter_topic(group_name)
         message.queue_id = 0
         message.properties.pop(keys.DELAY_LEVEL, None)
-        return self._core.topics.find(message.topic) or one_queue(message.topic)
+        return self.core.topics.find(message.topic) or one_queue(message.topic)
 
     def store_one(
         self, message: Outgoing, send: SendMessageV2, config: TopicConfig, connection: Connection
@@ -201,15 +192,15 @@ class SendHandlers:
 
         Raises Refused and BrokerError; the topic exists afterwards.
         """
-        draft = self.draft(message, send, self._path.host_of(connection))
+        draft = self.draft(message, send, self.path.host_of(connection))
         self._make(config)
-        physical_offsets, queue_offsets = self._core.store.append([draft])
-        self._core.stats.put(1, self._core.store)
-        return offset_message_id(self._core.store_host, physical_offsets[0]), queue_offsets[0]
+        physical_offsets, queue_offsets = self.core.store.append([draft])
+        self.core.stats.put(1, self.core.store)
+        return offset_message_id(self.core.store_host, physical_offsets[0]), queue_offsets[0]
 
     def draft(self, message: Outgoing, send: SendMessageV2, born_host: bytes) -> Draft:
         """What the store appends for `message`. Raises Refused when its properties no longer fit."""
-        core = self._core
+        core = self.core
         properties = {**message.properties, **core.routes.added}
         topic, queue_id, delay_ms = message.topic, message.queue_id, 0
         level = delay_level(properties, len(core.settings.store.delay_levels_ms))
@@ -239,10 +230,10 @@ class SendHandlers:
 
     def _half(self, message: Outgoing, send: SendMessageV2, born_host: bytes) -> Draft:
         """The first half of a transaction: stored where nobody reads it, until its producer says how it has ended."""
-        if self._core.settings.rejects_transactions:
+        if self.core.settings.rejects_transactions:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{self._core.settings.broker_ip}] sending transaction message is forbidden",
+                f"the broker[{self.core.settings.broker_ip}] sending transaction message is forbidden",
             )
         properties = half_properties(message.properties, message.topic, message.queue_id)
         return self.draft(
@@ -266,35 +257,35 @@ class SendHandlers:
             if keys.DELAY_LEVEL in properties or keys.TRANSACTION_PREPARED in properties:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no delayed or transactional messages")
             refuse_unsupported(properties)
-            properties.setdefault(keys.UNIQUE_KEY, self._core.routes.next_unique_id())
+            properties.setdefault(keys.UNIQUE_KEY, self.core.routes.next_unique_id())
             message = Outgoing(send.topic, queue_id, entry.body, properties)
             one = msgspec.structs.replace(send, flag=entry.flag)
-            drafts.append(self.draft(message, one, self._path.host_of(connection)))
-        self._path.flush_for(connection)
+            drafts.append(self.draft(message, one, self.path.host_of(connection)))
+        self.path.flush_for(connection)
         self._make(config)
         try:
-            physical_offsets, queue_offsets = self._core.store.append_contiguous(drafts)
+            physical_offsets, queue_offsets = self.core.store.append_contiguous(drafts)
         except BrokerError as error:
             refusal = store_refusal(error)
-            self._core.stats.refusals.count(refusal)
+            self.core.stats.refusals.count(refusal)
             raise Refused(refusal.code, refusal.remark) from error
-        self._core.stats.put(len(drafts), self._core.store)
-        self._core.statistics.batched(send.topic, len(drafts))
+        self.core.stats.put(len(drafts), self.core.store)
+        self.core.statistics.batched(send.topic, len(drafts))
         if command.is_oneway:
             return None
-        ids = ",".join(offset_message_id(self._core.store_host, offset) for offset in physical_offsets)
+        ids = ",".join(offset_message_id(self.core.store_host, offset) for offset in physical_offsets)
         ext = {
             "msgId": ids,
             "queueId": str(queue_id),
             "queueOffset": str(queue_offsets[0]),
-            "MSG_REGION": self._core.routes.added[keys.MESSAGE_REGION],
+            "MSG_REGION": self.core.routes.added[keys.MESSAGE_REGION],
             "TRACE_ON": "true",
         }
         # Never `batchUniqId`: Apache sends it for topics of batch consume queues only, where the batch is one message.
         # Java 5 would return it as the message id, and no stored message has it.
         if batch_id is not None:
             ext["transactionId"] = batch_id
-        reply = self._path.ack_gate.answer(command.reply(ext=ext), connection, is_waiting=is_waiting(shared))
+        reply = self.path.ack_gate.answer(command.reply(ext=ext), connection, is_waiting=is_waiting(shared))
         return None if reply is None else reply.encode()
 
     def _entries(self, send: SendMessageV2, body: bytes) -> list[BatchEntry]:
@@ -304,8 +295,8 @@ class SendHandlers:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {error}") from error
         if any(not entry.body for entry in entries):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch holds a message without a body")
-        if len(entries) > self._core.settings.batch_messages_max:
-            limit = self._core.settings.batch_messages_max
+        if len(entries) > self.core.settings.batch_messages_max:
+            limit = self.core.settings.batch_messages_max
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch holds more than {limit} messages")
         return entries
 
@@ -377,3 +368,18 @@ def fitting(properties: dict[str, str]) -> bytes:
             f"at most {PROPERTIES_BYTES_MAX} are allowed",
         )
     return data
+
+
+def half_properties(properties: dict[str, str], topic: str, queue_id: int) -> dict[str, str]:
+    """Of a message for this queue, as a half message: a delay is not for transactions, as RocketMQ's clients know."""
+    half = {**properties, keys.REAL_TOPIC: topic, keys.REAL_QUEUE_ID: str(queue_id)}
+    half.pop(keys.DELAY_LEVEL, None)
+    if unique := half.get(keys.UNIQUE_KEY):
+        half[keys.TRANSACTION_ID] = unique
+    return half
+
+
+def is_half(properties: dict[str, str], reconsume_times: int) -> bool:
+    """Whether this is the first half of a transaction, and not one that comes back from a consumer to be put off."""
+    is_retry = reconsume_times > 0 and properties.get(keys.DELAY_LEVEL, "0").lstrip("0") != ""
+    return properties.get(keys.TRANSACTION_PREPARED, "").lower() == "true" and not is_retry

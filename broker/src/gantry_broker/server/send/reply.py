@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_broker.errors import BrokerError
-from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.send.handlers import (
     Outgoing,
-    Refused,
     SendHandlers,
     clean,
     fitting,
@@ -84,9 +85,7 @@ class ReplyHandlers:
     def __repr__(self) -> str:
         return f"<ReplyHandlers push_bytes={self._push_bytes}>"
 
-    def table(self) -> HandlerTable:
-        return {RequestCode.SEND_REPLY_MESSAGE: self.reply, RequestCode.SEND_REPLY_MESSAGE_V2: self.reply}
-
+    @handles(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def reply(self, command: Command, connection: Connection) -> Awaitable[Command | None]:
         """Store the reply and push it to the requester."""
         reply = self._checked(command, connection)

@@ -1,14 +1,35 @@
-"""Code 37: a producer says how its transaction has ended. Java's clients send it oneway, ours waits for the answer."""
+"""Requests about transactions: how one has ended (37), and to take up again one that was given up (323).
 
+Java's clients send 37 one-way, ours waits for the answer.
+
+What was given up lies in TRANS_CHECK_MAX_TIME_TOPIC. Resumed, it becomes a half message once more, as if its producer
+had just sent it, and is asked about from the beginning. Twice would be two transactions with one message: a half
+message that is newer than the one that was given up is refused, where RocketMQ stores another one.
+"""
+
+from collections import deque
 from collections.abc import Awaitable
-from typing import final
+from typing import Final, final
 
-from gantry_broker.server.core.broker_core import BrokerCore, HandlerTable
+from gantry_broker.errors import IndexRebuilding
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.refusals import Refused
+from gantry_broker.server.core.stored_topics import is_in_its_queue
 from gantry_broker.server.send.ack_gate import AckGate
+from gantry_broker.server.transactions import records
 from gantry_broker.server.transactions.service import Transactions
 from gantry_remoting import Connection
-from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire import Command, RequestCode, ResponseCode, names
+from gantry_wire import properties as keys
+from gantry_wire.commands.admin import HalfMessage
 from gantry_wire.commands.transactions import EndTransaction
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.message import StoredMessage, decode_record, parse_offset_message_id
+
+NEWER_LOOKED_AT: Final = 64
+RESUMED_KEPT: Final = 1024
+
 
 NOT_KNOWN = "this broker does not know yet which transactions are open; it asks how this one has ended later"
 
@@ -21,10 +42,10 @@ class TransactionHandlers:
         self._core = core
         self._ack_gate = ack_gate
         self._transactions = transactions
+        self._resumed: deque[int] = deque(maxlen=RESUMED_KEPT)
+        """Where resumed messages lay, as long as the index of keys may not have them yet."""
 
-    def table(self) -> HandlerTable:
-        return {RequestCode.END_TRANSACTION: self.end}
-
+    @handles(RequestCode.END_TRANSACTION)
     def end(self, command: Command, connection: Connection) -> Command | Awaitable[Command | None] | None:
         asked = EndTransaction.read(command.ext)
         if self._transactions.knows(asked.tran_state_table_offset):
@@ -47,3 +68,56 @@ class TransactionHandlers:
         reply = command.reply(ended.code, ended.remark)
         is_done = ended.code is ResponseCode.SUCCESS and not command.is_oneway
         return self._ack_gate.answer(reply, connection) if is_done else reply
+
+    # ------- transactions that were given up
+
+    @handles(RequestCode.RESUME_CHECK_HALF_MESSAGE)
+    def resume(self, command: Command, connection: Connection) -> Command | None:
+        """Answered when the half message is as safe as messages are."""
+        message = self._given_up(HalfMessage.read(command.ext).msg_id or "")
+        core = self._core
+        if self._is_resumed(message):
+            raise Refused(ResponseCode.SYSTEM_ERROR, "its check was resumed before: a newer half message of it is here")
+        if records.real_place(message) is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the message does not say which topic and queue it is for")
+        core.store.append([records.resumed_draft(message, core.store.queue(names.HALF_TOPIC, 0))])
+        self._resumed.append(message.physical_offset)
+        core.stats.put(1, core.store)
+        return self._ack_gate.answer(command.reply(), connection)
+
+    def _given_up(self, message_id: str) -> StoredMessage:
+        """Raises Refused for anything else."""
+        try:
+            _, _, offset = parse_offset_message_id(message_id)
+        except RemoteProtocolError as error:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"msgId {message_id[:64]!r} does not say where a message is: {error}"
+            ) from error
+        record = self._core.store.message_at(offset) if offset >= 0 else None
+        try:
+            message = None if record is None else decode_record(record)
+        except RemoteProtocolError:
+            message = None
+        if message is None or not is_in_its_queue(self._core.store, message, offset):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"there is no message at {offset}")
+        if message.topic != names.CHECK_MAX_TIME_TOPIC:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the message is of {message.topic}: only transactions that were given up can be resumed, "
+                f"and those are in {names.CHECK_MAX_TIME_TOPIC}",
+            )
+        return message
+
+    def _is_resumed(self, message: StoredMessage) -> bool:
+        """As far as the index of keys knows, or this broker since its start."""
+        if message.physical_offset in self._resumed:
+            return True
+        unique = message.properties.get(keys.UNIQUE_KEY)
+        if not unique:
+            return False
+        matches = self._core.store.key_matches(names.HALF_TOPIC, unique, NEWER_LOOKED_AT, 0, 1 << 62)
+        if any(offset > message.physical_offset for offset in matches.physical_offsets):
+            return True
+        if not matches.is_complete:
+            raise IndexRebuilding("the key index is being rebuilt from the commit log; try again later")
+        return False

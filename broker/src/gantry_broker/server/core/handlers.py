@@ -1,0 +1,63 @@
+"""Marks the functions that answer requests, and collects them once, when the broker starts.
+
+    @handles(RequestCode.GET_MIN_OFFSET)
+    def find_min_offset(core: BrokerCore, command: Command, connection: Connection) -> Command: ...
+
+A handler is a function of a module, whose first parameter is what the handlers of that module work with, or a method of
+an object that has state of its own. A table holds them bound, so that a request costs one look-up and one call.
+A handler returns its answer, an awaitable of it, or None if there is none. It raises `Refused` to refuse the request.
+
+Guarantee: each request code has exactly one handler. `join_tables` refuses a second one, and the broker does not start.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, Final, TypeVar
+
+from gantry_remoting import Connection
+from gantry_wire import Command, RequestCode
+
+Answer = Command | Awaitable[Command | None] | None
+Handler = Callable[[Command, Connection], Answer]
+HandlerTable = dict[int, Handler]
+
+F = TypeVar("F", bound=Callable[..., Answer])
+
+_MARK: Final = "request_codes"
+
+
+def handles(*codes: RequestCode) -> Callable[[F], F]:
+    """Mark a function or method as the handler of requests with these codes."""
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, codes)
+        return function
+
+    return mark
+
+
+def handlers_in(module: ModuleType, owner: object) -> HandlerTable:
+    """The handlers that a module defines, with ``owner`` as their first argument."""
+    functions = {name: one for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__}
+    return _bound(functions, owner)
+
+
+def handlers_of(owner: object) -> HandlerTable:
+    """The handlers that are methods of an object."""
+    return _bound(vars(type(owner)), owner)
+
+
+def join_tables(*tables: HandlerTable) -> HandlerTable:
+    """One table of all handlers. Raises ValueError for a code with two of them."""
+    joined: HandlerTable = {}
+    for table in tables:
+        twice = sorted(joined.keys() & table.keys())
+        if twice:
+            raise ValueError(f"request code {twice[0]} has two handlers: {joined[twice[0]]} and {table[twice[0]]}")
+        joined |= table
+    return joined
+
+
+def _bound(namespace: Mapping[str, Any], owner: object) -> HandlerTable:
+    functions = [one for one in namespace.values() if isinstance(one, FunctionType) and hasattr(one, _MARK)]
+    return join_tables(*({int(code): MethodType(one, owner)} for one in functions for code in getattr(one, _MARK)))
