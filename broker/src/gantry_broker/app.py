@@ -33,25 +33,23 @@ from gantry_broker.server.admin.scrubber import Scrubber
 from gantry_broker.server.admin.status import ServerFacts, StatusPublisher
 from gantry_broker.server.admin.status_thread import OpenPage
 from gantry_broker.server.admin.unsupported import unsupported_table
-from gantry_broker.server.core.access import broker_guard, own_account, told_by
+from gantry_broker.server.core.access import broker_guard, may_be_shown, own_account
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import ClientRegistry
 from gantry_broker.server.core.gate import Gate
 from gantry_broker.server.core.groups import GroupTable
 from gantry_broker.server.core.handlers import HandlerTable, handlers_in, handlers_of, join_tables
 from gantry_broker.server.core.live_settings import FILE as LIVE_FILE
-from gantry_broker.server.core.live_settings import LiveSettings
+from gantry_broker.server.core.live_settings import LiveSettings, SettingsFile
 from gantry_broker.server.core.offsets import ConsumerOffsets
 from gantry_broker.server.core.persist import Persistence
 from gantry_broker.server.core.queue_locks import QueueLocks
 from gantry_broker.server.core.send_routes import SendRoutes
-from gantry_broker.server.core.settings_file import SettingsFile
 from gantry_broker.server.core.statistics import Statistics
 from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.core.stopping import StopTimeout, finish_within
 from gantry_broker.server.core.tls import BrokerTls
-from gantry_broker.server.core.told_topics import told_topics
-from gantry_broker.server.core.topics import TopicTable
+from gantry_broker.server.core.topics import TopicTable, published_topics
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.groups import client_handlers, group_handlers, members, offset_handlers
 from gantry_broker.server.groups.members import ConsumerCalls
@@ -398,16 +396,15 @@ class Broker:
             routes=routes,
             stats=stats,
             statistics=Statistics(clock, settings.cluster_name, lambda: self.store.tallies, topics.is_system),
-            persistence=Persistence(),
+            persistence=Persistence(lambda name: tables.changed(name)),
             gate=Gate(),
             published=lambda: self.registration.published(),
             is_slave=lambda: self.roles.role is HaRole.SLAVE,
             is_sure_master=lambda: self.replication.is_sure,
         )
         self.delay = DelayService(self.core)
-        self.transactions = Transactions(self.core)
-        if self.guard is not None:
-            self.transactions.questions.may_be_told = told_by(self.guard)
+        guard = self.guard
+        self.transactions = Transactions(self.core) if guard is None else Transactions(self.core, may_be_shown(guard))
         self.flow = FlowControl(
             self._loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms
         )
@@ -417,7 +414,6 @@ class Broker:
         )
         limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
         tables = TableSync(self.core, self.delay)
-        self.core.persistence.on_mark = tables.changed
         self.replication = Replication(
             settings, self.store, tables, standstill=self.standstill,
             advanced=lambda: self.visibility.release_answers(), meanwhile=lambda: self.visibility.appended(),
@@ -428,7 +424,6 @@ class Broker:
             flush_timeout_ms=settings.sync_flush_timeout_ms if settings.store.flush.is_sync else None,
             slave_timeout_ms=settings.ha.slave_timeout_ms, sends_max=settings.send_queue_capacity,
         )  # fmt: skip
-        guard = self.guard
         self.path = SendPath(
             self.store,
             routes,
@@ -461,7 +456,9 @@ class Broker:
         self.registration = Registration(
             None,
             list(settings.name_servers),
-            lambda: told_topics(self.core.topics.document(), self.roles.epoch, is_withdrawn=self.roles.is_withdrawn),
+            lambda: published_topics(
+                self.core.topics.document(), self.roles.epoch, is_withdrawn=self.roles.is_withdrawn
+            ),
             period_ms=settings.register_period_ms,
             on_master=self.roles.master_found,
             on_ordered=self._ordered,

@@ -18,7 +18,7 @@ import pytest
 
 from gantry_access import Credentials, SignatureKind, signer
 from gantry_broker.app import Broker
-from gantry_broker.server.core import stored_topics
+from gantry_broker.server.core import access
 from gantry_testing.accounts import (
     ADMIN,
     BILLING,
@@ -175,7 +175,7 @@ async def test_no_record_that_was_made_up_shows_what_lies_behind_it(
     Without the look into the queue, the twin, such a record is whole by all its lengths and checksums.
     """
     if not is_guarded:
-        monkeypatch.setattr(stored_topics, "is_in_its_queue", lambda store, message, offset: True)
+        monkeypatch.setattr(access, "is_in_its_queue", lambda store, message, offset: True)
     async with signed_dialogue(broker, ORDERS) as client, signed_dialogue(broker, ADMIN) as admin:
         offset = await lay_a_trap(client, broker)
         for _ in range(400):

@@ -353,10 +353,10 @@ async def test_a_oneway_send_is_dropped_for_a_reason_that_stands(tmp_path: Path)
     """Without room on the disk a one-way send is not stored, and counted like any other refusal."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
-        broker.flow.standing = BUSY._replace(reason=RefusalReason.DISK_FULL)
+        broker.flow.refuse_all(BUSY._replace(reason=RefusalReason.DISK_FULL))
         client.tell(310, send_ext(310), b"one-way")
         await wait_until(lambda: broker.core.stats.refusals.counts[RefusalReason.DISK_FULL] == 1)
-        broker.flow.standing = None
+        broker.flow.refuse_all(None)
 
         assert broker.core.store.queue(TOPIC, 0).end == 1
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.errors import DiskTooSlow, LogReadOnly, MessageTooLarge, PoolExhausted, StoreFull
-from gantry_broker.server.core.refusals import EPISODE_GAP_S, Refusal, Refusals
-from gantry_broker.server.send.send_path import store_refusal
+from gantry_broker.server.core.refusals import EPISODE_GAP_S, Refusal, Refusals, store_refusal
 from gantry_remoting.first_time import KEYS_MAX, LINES_PER_MINUTE_MAX, FirstTime
 from gantry_status import RefusalReason
 from gantry_testing.local import TOPIC, dialogue, running_broker

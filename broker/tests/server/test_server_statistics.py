@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.core.daily_totals import DailyTotals, Totals
-from gantry_broker.server.core.put_times import BOUNDS_MS, PutTimes
 from gantry_broker.server.core.statistics import IDLE_MS_MAX, Snapshot, Statistics
+from gantry_broker.server.core.stats import BOUNDS_MS, DailyTotals, PutTimes, Totals
 from gantry_broker.store.tallies import Tally
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until

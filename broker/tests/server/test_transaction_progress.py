@@ -6,7 +6,7 @@ import pytest
 
 from gantry_broker.ports import SystemClock
 from gantry_broker.server.core.offsets import ConsumerOffsets, OffsetDocument
-from gantry_broker.server.transactions.progress import WAITING_MAX, TransactionProgress
+from gantry_broker.server.transactions.journal import WAITING_MAX, TransactionProgress
 from gantry_wire.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 
 OTHERS = {"T@readers": {0: 7}}

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from gantry_broker.errors import DiskTooSlow
-from gantry_broker.server.send.send_path import store_refusal
+from gantry_broker.server.core.refusals import store_refusal
 from gantry_broker.store import commit_log
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import TINY, StoreWorld

@@ -15,9 +15,9 @@ from gantry_access import Guard
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.gate import CHANGES, Gate
 from gantry_broker.server.core.handlers import Answer, HandlerTable
-from gantry_broker.server.core.refusals import Refusals, Refused
+from gantry_broker.server.core.refusals import Refusals, Refused, store_refusal
 from gantry_broker.server.send.handlers import SEND_CODES, SendHandlers
-from gantry_broker.server.send.send_path import UNHANDLED, SendPath, store_refusal
+from gantry_broker.server.send.send_path import UNHANDLED, SendPath
 from gantry_remoting import Connection
 from gantry_remoting.audit import audited
 from gantry_remoting.deferred_answers import DeferredAnswers

@@ -49,8 +49,7 @@ class PeriodicTasks:
         core = self._core
         while True:
             await asyncio.sleep(core.settings.offsets_interval_ms / 1000)
-            if core.offsets.is_dirty:
-                core.offsets.is_dirty = False
+            if core.offsets.take_changes():
                 core.persistence.mark("consumerOffset", now=False)
             await core.persistence.round()
 

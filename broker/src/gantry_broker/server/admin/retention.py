@@ -154,7 +154,7 @@ class Retention:
         self._troubles.pop(NO_SPACE_KNOWN, None)
         was_refusing = self._flow.standing is not None
         is_full = is_refusing(self._room(), self._settings)
-        self._flow.standing = disk_full(space) if is_full else None
+        self._flow.refuse_all(disk_full(space) if is_full else None)
         if is_full != was_refusing:
             self._say_refusal(space)
         if not core.gate.is_still and store.is_next_file_wanted and has_room_for(space, self._file_size):

@@ -1,17 +1,31 @@
-"""Access control of this broker: the guard from its settings, and the account that it has itself.
+"""Access control of this broker: the guard from its settings, the account that it has itself, and topics of messages.
 
-Both read files when the broker starts; what cannot be read refuses the start, since a broker that serves everybody, or
-nobody, instead is what nobody asked for.
+Guard and account read files when the broker starts. A file that cannot be read refuses the start: a broker that serves
+every client, or none, instead is not what the settings ask for.
+
+A request that names a message by its place in the log needs a permission for the topic of that message. A message that
+waits for its delay, or for the end of its transaction, lies in a topic of the broker's own and has its destination in
+its properties: that is its topic. Bodies and properties are their senders', and so whole records can be made up inside
+of them; a checksum is no secret. So a record at an offset is believed only where its own queue has a message at just
+that offset. A record that no queue shows yet is no message but for a half message, which its producer may end before
+that; how it is ended is judged by the queue (`transactions.service`).
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from gantry_access import AccessFileError, AccessSettings, AccountFile, Guard, OwnAccount
+from gantry_access.guard import TopicAt
 from gantry_broker.errors import AccessFilesUnusable
 from gantry_broker.ports import Clock
-from gantry_broker.server.core.stored_topics import topics_of
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection
+from gantry_wire import names
+from gantry_wire import properties as keys
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.message import StoredMessage, decode_record
+
+WAITING_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.OP_HALF_TOPIC})
 
 
 def broker_guard(settings: AccessSettings, store: MessageStore, clock: Clock) -> Guard | None:
@@ -26,8 +40,8 @@ def broker_guard(settings: AccessSettings, store: MessageStore, clock: Clock) ->
     return Guard(settings, file, now_ms=clock.wall_ms, topic_at=topics_of(store))
 
 
-def told_by(guard: Guard) -> Callable[[Connection, str], bool]:
-    """Who may be shown what is not published yet: anybody may call itself a producer of any group."""
+def may_be_shown(guard: Guard) -> Callable[[Connection, str], bool]:
+    """Whether a peer may see an unpublished message of a topic: any client may call itself a producer of any group."""
     return lambda connection, topic: guard.may_be_told(connection.account, connection.peer[0], topic)
 
 
@@ -39,3 +53,30 @@ def own_account(settings: AccessSettings) -> OwnAccount | None:
         return OwnAccount(settings.credentials)
     except AccessFileError as error:
         raise AccessFilesUnusable(f"aclCredentialsPath: {error}") from error
+
+
+def topics_of(store: MessageStore) -> TopicAt:
+    """A look-up in a store that is open and belongs to the caller's thread."""
+
+    def topic_at(offset: int) -> str | None:
+        record = store.message_at(offset) if offset >= 0 else None
+        if record is None:
+            return None
+        try:
+            message = decode_record(record)
+        except RemoteProtocolError:
+            return None
+        if not is_in_its_queue(store, message, offset):
+            return None
+        return message.properties.get(keys.REAL_TOPIC) if message.topic in WAITING_TOPICS else message.topic
+
+    return topic_at
+
+
+def is_in_its_queue(store: MessageStore, message: StoredMessage, offset: int) -> bool:
+    """Whether the queue that a record names has it where it was found."""
+    if offset >= store.dispatched:
+        return message.topic == names.HALF_TOPIC
+    queue = store.find_queue(message.topic, message.queue_id)
+    unit = None if queue is None else queue.unit(message.queue_offset)
+    return unit is not None and unit[0] == offset

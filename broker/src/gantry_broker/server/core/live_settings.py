@@ -9,7 +9,7 @@ on the disk before it holds. What is listed decides about requests to come, and 
 promise to somebody who was already answered, an address, a path, or a matter of who may do what.
 
 An empty value takes a change back: the key is again what broker.conf says. A key that the file of liveSettingsPath has
-(``server/core/settings_file``) is changed there and nowhere else.
+(`SettingsFile`) is changed there and nowhere else.
 """
 
 import asyncio
@@ -21,9 +21,10 @@ from typing import Final, final
 import msgspec
 
 from gantry_broker.errors import ConfigCorrupt
-from gantry_broker.settings import BrokerSettings, SettingsError, broker_settings
+from gantry_broker.settings import BrokerSettings, SettingsError, broker_settings, parse_properties_file
 from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.existing import LOG_SIZE_KEY, QUEUE_SIZE_KEY
+from gantry_remoting import read_small_file
 from gantry_wire.commands.admin import DataVersion
 from gantry_wire.commands.clients import Document
 
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 FILE: Final = "liveSettings"
 KEY_CHARACTERS_SHOWN: Final = 64
+
+LOOK_INTERVAL_S: Final = 3.0
+"""How often the file of liveSettingsPath is read."""
 
 CHANGEABLE: Final = frozenset(
     {
@@ -201,3 +205,71 @@ def check_changeable(keys: Collection[str]) -> None:
     ]
     if refused:
         raise NotChangeable(f"Can not update config in black list: {'; '.join(refused[:8])}")
+
+
+@final
+class SettingsFile:
+    """Settings that a file may change while the broker runs: a mounted ConfigMap, or a file that is edited.
+
+        liveSettingsPath changes -> the keys of it hold, each that it no longer names is as it was without it
+
+    The file has the form of a broker.conf, and is read every few seconds and compared by content. It is used as a whole
+    or not at all: with one key that may not change, or an invalid value, the settings stay, and the log has the reason.
+    A file that vanishes changes nothing: it is probably being replaced. Owned by the event loop.
+    """
+
+    def __init__(self, path: str, live: LiveSettings) -> None:
+        """Without a path no file is read."""
+        self.trouble: str | None = None
+        """Why the present content of the file is not in use."""
+
+        self._path: Final = path
+        self._live: Final = live
+        self._used: bytes | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def load(self) -> None:
+        """Take what it says, at the start. Waits for the disk."""
+        if self._path:
+            self._take(_content(self._path))
+
+    def start(self) -> None:
+        """Look again every few seconds until closed."""
+        if self._path:
+            self._watching = asyncio.create_task(self._watch(), name="the file of settings")
+
+    async def close(self) -> None:
+        """Look no more."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
+
+    async def look(self) -> None:
+        """Take what it says now, if that is new."""
+        self._take(await asyncio.to_thread(_content, self._path))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            await self.look()
+
+    def _take(self, content: bytes | None) -> None:
+        if content is None or content == self._used:
+            return
+        self._used = content
+        try:
+            self._live.mount(parse_properties_file(content.decode("utf-8", "replace")))
+        except (SettingsError, NotChangeable) as error:
+            self.trouble = str(error)
+            log.error("the file of settings is not used", extra={"path": self._path, "reason": self.trouble})
+        else:
+            self.trouble = None
+
+
+def _content(path: str) -> bytes | None:
+    """None while there is no such file."""
+    try:
+        return read_small_file(path)
+    except OSError:
+        return None

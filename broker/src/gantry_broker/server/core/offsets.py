@@ -12,16 +12,30 @@ By the time it comes, the queue may have grown past that position with other mes
 group that has committed before says of a queue is believed once it has asked for something at or before the begin:
 nobody has got past it otherwise. Until then it is sent back to there, and what it commits counts up to there.
 
-An administrator's word wins over both: a reset is where the group goes on, and is believed at once (`offset_resets`).
+An administrator's reset wins over both, and is believed at once. A reader keeps its place in memory and commits it
+afterwards, so a new offset in the broker's table alone would be overwritten by the next commit. A reset is therefore
+pending until a reader has received it (`OffsetResets`):
+
+    reset to r                              the offset in the table is r, and stays r: commits are passed over
+    a pull of a reader that has not got it  is sent to r (21, OFFSET_RESET), even from r: what it has in hand is to go
+    the next pull of a reader that has      the reset is done, and everything is as always
+
+RocketMQ forgets the reset with the first answer. Here it is kept until that answer has been read: a connection that
+breaks before, or a client that takes ten seconds to obey and commits its old place meanwhile, as 4.9's do, does not
+undo it. No connection is redirected twice: a reader that was sent to r and asks for another place all the same has a
+reason, and gets it, as RocketMQ's would. A pull that was held when the reset came was made without knowledge of it.
+
+Resets are kept with the offsets, in their file and on slaves: a reset that was answered 0 survives as they do.
 """
 
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import msgspec
 
 from gantry_broker.ports import Clock
-from gantry_broker.server.core.offset_resets import OffsetResets
 from gantry_remoting import Connection
 from gantry_wire.commands.admin import DataVersion
 from gantry_wire.commands.clients import Document
@@ -44,6 +58,74 @@ class DelayOffsetDocument(Document):
 
     offset_table: dict[int, int] = msgspec.field(default_factory=dict)
     data_version: DataVersion | None = None
+
+
+@dataclass(slots=True)
+class _Reset:
+    offset: int
+    redirected: "weakref.WeakSet[Connection]" = field(default_factory=weakref.WeakSet)
+    """The readers that were sent there."""
+
+
+@final
+class OffsetResets:
+    """The pending resets, by topic@group and queue. Owned by the event loop."""
+
+    def __init__(self) -> None:
+        self._table: dict[str, dict[int, _Reset]] = {}
+
+    def __repr__(self) -> str:
+        return f"<OffsetResets pending={sum(map(len, self._table.values()))}>"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._table
+
+    def assign(self, key: str, queue_id: int, offset: int) -> None:
+        """Readers of this queue in this group continue at ``offset``."""
+        self._table.setdefault(key, {})[queue_id] = _Reset(offset)
+
+    def is_pending(self, key: str, queue_id: int) -> bool:
+        queues = self._table.get(key)
+        return queues is not None and queue_id in queues
+
+    def place(self, key: str, queue_id: int, reader: Connection, *, was_waiting: bool) -> int | None:
+        """Where ``reader`` has to continue; None if it may read where it is. ``was_waiting``: its pull was held."""
+        reset = self._table.get(key, {}).get(queue_id)
+        if reset is None:
+            return None
+        if reader in reset.redirected and not was_waiting:
+            self._forget(key, queue_id)
+            return None
+        reset.redirected.add(reader)
+        return reset.offset
+
+    def clamp(self, key: str, queue_id: int, end: int) -> None:
+        """No reset leads beyond the end of its queue."""
+        reset = self._table.get(key, {}).get(queue_id)
+        if reset is not None:
+            reset.offset = min(reset.offset, end)
+
+    def forget(self, matches: Callable[[str], bool]) -> None:
+        for key in [key for key in self._table if matches(key)]:
+            del self._table[key]
+
+    def pending(self) -> dict[str, dict[int, int]]:
+        """As it is kept: topic@group -> queue -> offset."""
+        return {key: {queue: reset.offset for queue, reset in queues.items()} for key, queues in self._table.items()}
+
+    def load(self, pending: Mapping[str, Mapping[int, int]]) -> None:
+        """Take over what was kept. Which readers were redirected is not known any more."""
+        self._table = {}
+        for key, queues in pending.items():
+            for queue_id, offset in queues.items():
+                self.assign(key, queue_id, offset)
+
+    def _forget(self, key: str, queue_id: int) -> None:
+        queues = self._table[key]
+        del queues[queue_id]
+        if not queues:
+            del self._table[key]
 
 
 @final
@@ -110,6 +192,11 @@ class ConsumerOffsets:
         if place is None:
             self._changed()
         return place
+
+    def take_changes(self) -> bool:
+        """Whether anything has changed since the last call."""
+        was_dirty, self.is_dirty = self.is_dirty, False
+        return was_dirty
 
     def keep_resets(self, are_kept: bool) -> None:
         """Whether resets are this broker's matter; those that are pending end when they are not any more."""

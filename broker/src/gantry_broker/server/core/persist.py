@@ -66,13 +66,13 @@ class TableFile:
 class Persistence:
     """All table files. Owned by the event loop; the writes run in its worker threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_mark: Callable[[str], None] = lambda name: None) -> None:
+        """``on_mark`` is called with the name of each table that changes."""
+        self._on_mark: Final = on_mark
         self._files: dict[str, TableFile] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The last write of each table that was asked for at once."""
         self.failure: str | None = None
-        self.on_mark: Callable[[str], None] = lambda name: None
-        """Told of every change."""
 
     def add(self, file: TableFile) -> None:
         self._files[file.name] = file
@@ -81,7 +81,7 @@ class Persistence:
         """The table has changed; with `now` it is written without waiting for the next round."""
         file = self._files[name]
         file.mark()
-        self.on_mark(name)
+        self._on_mark(name)
         task = self._tasks.get(name)
         if now and (task is None or task.done()):
             self._tasks[name] = asyncio.ensure_future(self._settle_whole(file))

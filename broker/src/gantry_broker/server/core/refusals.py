@@ -11,6 +11,15 @@ request code or a filter, is no episode: it leaves one line for the client or th
 import logging
 from typing import Final, NamedTuple, final
 
+from gantry_broker.errors import (
+    DiskTooSlow,
+    IndexRebuilding,
+    LogReadOnly,
+    MessageTooLarge,
+    PoolExhausted,
+    QueueRebuilding,
+    StoreFull,
+)
 from gantry_remoting import Connection
 from gantry_remoting.first_time import FirstTime
 from gantry_status import RefusalReason
@@ -54,6 +63,29 @@ class Refused(Exception):
         super().__init__(remark)
         self.code = code
         self.remark = remark
+
+
+def store_refusal(error: Exception) -> Refusal:
+    """The answer to a request whose message the store did not take."""
+    unavailable = ResponseCode.SERVICE_NOT_AVAILABLE
+    if isinstance(error, MessageTooLarge):
+        return Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error), None)
+    if isinstance(error, DiskTooSlow):
+        text = f"service not available now, the disk is too slow: {error}"
+        return Refusal(unavailable, text, RefusalReason.DISK_TOO_SLOW)
+    if isinstance(error, StoreFull):
+        return Refusal(unavailable, f"service not available now, the disk is full: {error}", RefusalReason.DISK_FULL)
+    if isinstance(error, PoolExhausted):
+        text = "[REJECTREQUEST]system busy, start flow control for a while"
+        return Refusal(ResponseCode.SYSTEM_BUSY, text, RefusalReason.NO_WRITE_BUFFER)
+    if isinstance(error, LogReadOnly):
+        text = f"service not available now, the log is read-only: {error}"
+        return Refusal(unavailable, text, RefusalReason.LOG_READ_ONLY)
+    if isinstance(error, (QueueRebuilding, IndexRebuilding)):
+        return Refusal(ResponseCode.SYSTEM_BUSY, f"system busy, try again: {error}", RefusalReason.REBUILDING)
+    log.error("the store failed", exc_info=error)
+    text = f"the store failed: {type(error).__name__}"
+    return Refusal(ResponseCode.SYSTEM_ERROR, text, RefusalReason.STORE_FAILED)
 
 
 @final

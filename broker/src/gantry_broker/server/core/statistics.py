@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, final
 
 from gantry_broker.ports import Clock
-from gantry_broker.server.core.daily_totals import Totals
+from gantry_broker.server.core.stats import Totals
 from gantry_broker.store.tallies import Tally
 
 PER_MINUTE: Final = (10_000, 7)

@@ -1,10 +1,21 @@
-"""Counters of one broker and the rates over the last seconds and minutes, as `brokerStatus` shows them."""
+"""Counters of one broker and their rates, as `brokerStatus` shows them: per second, per append and per day.
 
+    rates         per second over the last 10, 60 and 600 seconds                         `BrokerStats`
+    append times  this minute  [0 .. 1 ms) [1 .. 2) ... [9 s .. 10 s) [10 s ..)           `PutTimes`
+                  last minute  the same, which is what is reported
+    days          0 ------- yesterday's midnight ------- today's midnight ------- now     `DailyTotals`
+                            msg*TotalYesterdayMorning    msg*TotalTodayMorning    msg*TotalTodayNow
+
+Append times are counted once for each batch: a send's time is that of the pass it was appended in. What it waited for
+afterwards (the disk, slaves) is reported in `ackWaitsMicros`. Days are in local time and since this start, as in
+RocketMQ, whose tools take the differences for the messages of a day; before the first midnight both are 0.
+"""
+
+import time
+from bisect import bisect_right
 from collections import deque
-from typing import Final, Protocol, final
+from typing import Final, NamedTuple, Protocol, final
 
-from gantry_broker.server.core.daily_totals import DailyTotals
-from gantry_broker.server.core.put_times import PutTimes
 from gantry_broker.server.core.refusals import Refusals
 
 SAMPLE_INTERVAL_S: Final = 1
@@ -12,6 +23,109 @@ SAMPLES_MAX: Final = 601
 
 WAIT_BUCKETS: Final = 32
 """Bucket `n` counts waits of `[2**(n-1), 2**n)` us, the last one everything longer."""
+
+
+MINUTE_S: Final = 60.0
+
+BOUNDS_MS: Final = tuple(
+    bound
+    for start, end, step in (
+        (1, 20, 1), (20, 50, 2), (50, 100, 5), (100, 200, 10), (200, 500, 50), (500, 1_000, 100), (1_000, 11_000, 1_000)
+    )
+    for bound in range(start, end, step)
+)  # fmt: skip
+"""Where the fine classes begin, but for the first."""
+
+CLASSES: Final = (
+    ("[<=0ms]", 1), ("[0~10ms]", 10), ("[10~50ms]", 50), ("[50~100ms]", 100), ("[100~200ms]", 200),
+    ("[200~500ms]", 500), ("[500ms~1s]", 1_000), ("[1~2s]", 2_000), ("[2~3s]", 3_000), ("[3~4s]", 4_000),
+    ("[4~5s]", 5_000), ("[5~10s]", 10_000), ("[10s~]", 1 << 62),
+)  # fmt: skip
+"""RocketMQ's names for coarse classes, and where each ends."""
+
+
+@final
+class PutTimes:
+    """How long appends took: how many within which time, and what 99 of 100 were within. Owned by the event loop."""
+
+    def __init__(self) -> None:
+        self.max_ms = 0
+        """The longest since this start."""
+
+        self._counts = [0] * (len(BOUNDS_MS) + 1)
+        self._last = [0] * (len(BOUNDS_MS) + 1)
+        self._began = 0.0
+
+    def __repr__(self) -> str:
+        return f"<PutTimes {sum(self._counts)} this minute, max={self.max_ms} ms>"
+
+    def took(self, elapsed_s: float, count: int) -> None:
+        """So many messages were appended in one pass."""
+        if elapsed_s < 0.001:
+            self._counts[0] += count
+            return
+        elapsed_ms = int(elapsed_s * 1000)
+        self._counts[bisect_right(BOUNDS_MS, elapsed_ms)] += count
+        self.max_ms = max(self.max_ms, elapsed_ms)
+
+    def turn(self, now: float) -> None:
+        """Begin another minute when the last one is over. Called once a second."""
+        if now - self._began >= MINUTE_S:
+            self._began = now
+            self._last, self._counts = self._counts, [0] * len(self._counts)
+
+    def distribution(self) -> str:
+        """Of the last whole minute, in RocketMQ's words."""
+        found = [0] * len(CLASSES)
+        starts = (0, *BOUNDS_MS)
+        ends = [end for _, end in CLASSES]
+        for start, count in zip(starts, self._last, strict=True):
+            found[bisect_right(ends, start)] += count
+        return "".join(f"{name}:{count} " for (name, _), count in zip(CLASSES, found, strict=True))
+
+    def within_ms(self, share: float) -> float:
+        """The time within which this share of the last minute's messages was appended."""
+        wanted = int(sum(self._last) * share)
+        passed = 0
+        starts, ends = (0, *BOUNDS_MS), (*BOUNDS_MS, BOUNDS_MS[-1])
+        for start, end, count in zip(starts, ends, self._last, strict=True):
+            if wanted <= passed + count:
+                return start + (end - start) * (wanted - passed) / count if count else float(start)
+            passed += count
+        return float(BOUNDS_MS[-1])
+
+
+class Totals(NamedTuple):
+    """Messages stored and read."""
+
+    put: int = 0
+    get: int = 0
+
+
+@final
+class DailyTotals:
+    """The totals at the beginning of today and of yesterday. Owned by the event loop."""
+
+    def __init__(self) -> None:
+        self.yesterday_morning = Totals()
+        self.today_morning = Totals()
+        self._day: tuple[int, int] | None = None
+
+    def __repr__(self) -> str:
+        return f"<DailyTotals yesterday={self.yesterday_morning} today={self.today_morning}>"
+
+    def begins_day(self, wall_ms: int) -> bool:
+        """Whether it is another day than the last time; not the first time. A clock set back begins none."""
+        now: Final = time.localtime(wall_ms / 1000)
+        day, before = (now.tm_year, now.tm_yday), self._day
+        if before is not None and day <= before:
+            return False
+        self._day = day
+        return before is not None
+
+    def note(self, totals: Totals) -> None:
+        """A day begins with these."""
+        self.yesterday_morning, self.today_morning = self.today_morning, totals
 
 
 class Positions(Protocol):
@@ -43,6 +157,10 @@ class BrokerStats:
         self.days: Final = DailyTotals()
         self._last_wrote = -1
         self._samples: deque[tuple[float, int, int, int, int]] = deque(maxlen=SAMPLES_MAX)
+
+    def failed(self, count: int) -> None:
+        """So many messages were refused by the store."""
+        self.put_failures += count
 
     def put(self, count: int, store: Positions) -> None:
         """So many messages were appended."""

@@ -191,6 +191,20 @@ class TopicTable:
         self._on_change(topic)
 
 
+def published_topics(own: TopicConfigTable, epoch: int, *, is_withdrawn: bool) -> TopicConfigTable:
+    """The topics as name servers get them: with the epoch, and without write permission on a master that is withdrawn.
+
+    The epoch decides which of two masters is the newer one.
+    """
+    version = msgspec.structs.replace(own.data_version, state_version=epoch)
+    topics = own.topic_config_table
+    if is_withdrawn:
+        # A table is taken when its version is another one: this one is never that of a table with all permissions.
+        version = msgspec.structs.replace(version, counter=-1 - version.counter)
+        topics = {name: msgspec.structs.replace(one, perm=one.perm & ~PERM_WRITE) for name, one in topics.items()}
+    return msgspec.structs.replace(own, data_version=version, topic_config_table=topics)
+
+
 def queue_key(topic: str, broker_name: str, queue_id: int) -> ObjectKey:
     """A queue as Java's maps have it for a key."""
     return ObjectKey({"brokerName": broker_name, "queueId": queue_id, "topic": topic})

@@ -6,7 +6,7 @@
 Every level is a queue in which due times only grow, so only its first undelivered message needs looking at; and that
 one's unit (20 bytes of the queue) says when it is worth reading. A million messages that wait therefore cost nothing
 but their place on the disk. The unit is a hint: it was written with the delays of that day, and nothing guards it
-against rot. The record itself decides, and never early; or `sightings` does, where the wall clock was set back.
+against rot. The record itself decides, and never early; or `ObservedEnds` does, where the wall clock was set back.
 A clock that is set forward makes whatever it passes due, as for everybody who reads it.
 
 A pass delivers one slice of every level that has something due, then the next slice of each, with a turn of the loop
@@ -17,13 +17,13 @@ one is delivered by the dozen. How far a level is delivered is ``progress``.
 
 import asyncio
 import logging
+from collections import deque
 from typing import Final, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.delay.drafts import due_drafts
 from gantry_broker.server.delay.progress import DelayProgress
-from gantry_broker.server.delay.sightings import Sightings
 from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from gantry_wire import names
 from gantry_wire import properties as keys
@@ -44,8 +44,57 @@ HEALED: Final = 0
 PASSED_OVER_MAX: Final = 10_000
 """Damaged messages that are remembered: as many as damaged ranges are."""
 
+OBSERVATIONS_MAX: Final = 16
+"""Observed ends of one level within its delay. More of them cost memory and gain little."""
+
 COPIES_MAX: Final = 64
 """Messages with one unique key that are looked at: each retry of a message has the same."""
+
+
+@final
+class ObservedEnds:
+    """Where the queue of each level ended at which time: a second proof that a message has waited long enough.
+
+        queue of a level  [ ...... observed 9 s ago ...... observed 5 s ago ...... end )
+                                                   `- all of this has waited 5 s, whatever a clock showed meanwhile
+
+    The first proof is the record's own time of storing, compared with the wall clock. That clock may be set back, by an
+    hour or by a year that it was wrong: times of storing never go back, so whatever is stored from then on seems to
+    come from the future, and would wait for its delay and an hour. A message that was in its queue at one moment of the
+    monotonic clock, and is still there one delay later, has waited for its delay; so such a message is late by
+    `1 / OBSERVATIONS_MAX` of its delay, and never early.
+
+    Nothing of this outlives the process: after a restart a level is observed for the first time again. Owned by the
+    event loop.
+    """
+
+    def __init__(self) -> None:
+        self._observed: dict[int, deque[tuple[int, int]]] = {}
+        """Level -> (monotonic time, end of its queue), both growing."""
+
+        self._waited: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<ObservedEnds {self._waited}>"
+
+    def forget(self) -> None:
+        """Forget everything: the queues may be others when they are observed again."""
+        self._observed.clear()
+        self._waited.clear()
+
+    def observe(self, level: int, end: int, *, now_ms: int, delay_ms: int) -> int:
+        """A level's queue ends at ``end`` now. Returns up to where everything has waited for its delay."""
+        observed = self._observed.setdefault(level, deque())
+        if end < max(self._waited.get(level, 0), observed[-1][1] if observed else 0):  # cut, and not what was observed
+            observed.clear()
+            self._waited.pop(level, None)
+        while observed and observed[0][0] + delay_ms <= now_ms:
+            self._waited[level] = observed.popleft()[1]
+        waited = self._waited.get(level, 0)
+        last_ms, last_end = observed[-1] if observed else (now_ms - delay_ms, waited)
+        if end > last_end and (not observed or now_ms - last_ms >= delay_ms / OBSERVATIONS_MAX):
+            observed.append((now_ms, end))
+        return waited
 
 
 @final
@@ -58,7 +107,7 @@ class DelayService:
         """How often every level was looked at until nothing was due."""
 
         self._core: Final = core
-        self._sightings: Final = Sightings()
+        self._observed_ends: Final = ObservedEnds()
         self._not_before: dict[int, tuple[int, int]] = {}
         """Level -> (offset, time): a record said when it is due, and its unit had said something else."""
 
@@ -95,7 +144,7 @@ class DelayService:
         while True:
             if self._core.gate.sends is not None:  # a master delivers, and nobody else
                 self._not_before.clear()  # the log may be another one when it opens again
-                self._sightings.forget()
+                self._observed_ends.forget()
                 await asyncio.sleep(TICK_S)
                 continue
             now_ms = self._core.clock.wall_ms()
@@ -137,7 +186,7 @@ class DelayService:
         now_ms = self._core.clock.wall_ms()
         delay_ms = self._core.settings.store.delay_levels_ms[level - 1]
         monotonic_ms = self._core.clock.monotonic_ms()
-        waited = self._sightings.see(level, queue.end, now_ms=monotonic_ms, delay_ms=delay_ms)
+        waited = self._observed_ends.observe(level, queue.end, now_ms=monotonic_ms, delay_ms=delay_ms)
         count = self._worth_reading(level, queue, offset, now_ms=now_ms, delay_ms=delay_ms)
         count = max(count, min(SLICE_MESSAGES_MAX, waited - offset))
         if not count:

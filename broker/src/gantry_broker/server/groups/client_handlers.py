@@ -30,7 +30,8 @@ from gantry_wire.filters import is_tag_type, parse_filter
 def take_heartbeat(core: BrokerCore, command: Command, connection: Connection) -> Command:
     """Groups that do not exist, and cannot be made, are passed over as RocketMQ does; their pulls are told why."""
     beat = read_document(command.body, HeartbeatData)
-    beat.consumer_data_set = [data for data in beat.consumer_data_set if _admit(core, data)]
+    admitted = [data for data in beat.consumer_data_set if _admit(core, data)]
+    beat = msgspec.structs.replace(beat, consumer_data_set=admitted)
     changed = core.clients.heartbeat(beat, command, connection)
     ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
     if beat.heartbeat_fingerprint == 0:

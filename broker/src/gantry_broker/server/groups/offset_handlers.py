@@ -9,6 +9,8 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import msgspec
+
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
@@ -93,8 +95,7 @@ def find_earliest_time(core: BrokerCore, command: Command, connection: Connectio
 
 @handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
 def list_offsets(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    document = core.offsets.document()
-    document.pending_resets = None
+    document = msgspec.structs.replace(core.offsets.document(), pending_resets=None)
     return command.reply(body=write_document(document))
 
 

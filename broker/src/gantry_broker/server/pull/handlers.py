@@ -7,10 +7,9 @@ from typing import Final, final
 from gantry_broker.errors import BrokerError, QueueRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
-from gantry_broker.server.core.refusals import Refusal, Refused
+from gantry_broker.server.core.refusals import Refusal, Refused, store_refusal
 from gantry_broker.server.core.topics import PERM_READ
 from gantry_broker.server.pull.pull_hold import FilterBudget, HeldPull, PullHold
-from gantry_broker.server.send.send_path import store_refusal
 from gantry_broker.store.reader import ReadResult, ReadStatus
 from gantry_remoting import Connection
 from gantry_status import RefusalReason

@@ -23,7 +23,7 @@ from gantry_broker.server.core.offsets import DelayOffsetDocument, OffsetDocumen
 from gantry_broker.server.core.persist import without_nulls
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.roles.queue_ends import QueueEnds, QueueEndsDocument
-from gantry_broker.server.transactions.progress import TransactionProgress
+from gantry_broker.server.transactions.journal import TransactionProgress
 from gantry_wire.commands.admin import TopicConfigTable
 
 log = logging.getLogger(__name__)

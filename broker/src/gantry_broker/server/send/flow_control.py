@@ -139,6 +139,10 @@ class FlowControl:
         self._wait_s_max = wait_ms_max / 1000
         self._append_s_max = append_ms_max / 1000
 
+    def refuse_all(self, reason: Refusal | None) -> None:
+        """Refuse every send for this reason until it is None."""
+        self.standing = reason
+
     def stop(self) -> None:
         """Leave no timer and no open file behind."""
         if self._stall is not None:

@@ -12,10 +12,9 @@ message that is on the disk already needs no other place in the order.
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.handlers import handles
-from gantry_broker.server.core.refusals import Refused
+from gantry_broker.server.core.refusals import Refused, store_refusal
 from gantry_broker.server.core.topics import PERM_WRITE
 from gantry_broker.server.send.handlers import Outgoing, SendHandlers
-from gantry_broker.server.send.send_path import store_refusal
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire import properties as keys

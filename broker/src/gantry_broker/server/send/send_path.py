@@ -17,24 +17,14 @@ The interface is `handle(data, connection) -> (consumed, replies)`; a compiled t
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final, NamedTuple, Protocol, final
+from typing import Final, final
 
 import msgspec
 
-from gantry_broker.errors import (
-    DiskTooSlow,
-    IndexRebuilding,
-    LogReadOnly,
-    MessageTooLarge,
-    PoolExhausted,
-    QueueRebuilding,
-    StoreFull,
-)
 from gantry_broker.server.core.gate import Gate
-from gantry_broker.server.core.refusals import Refusal
+from gantry_broker.server.core.refusals import Refusal, store_refusal
 from gantry_broker.server.core.send_routes import (
     UNIQUE_END,
     UNIQUE_PREFIX,
@@ -48,20 +38,23 @@ from gantry_broker.server.core.send_routes import (
 from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.send.flow_control import FlowControl
+from gantry_broker.server.send.headers import (
+    BINARY_SENDS,
+    BinaryHeader,
+    PlainRequest,
+    SendV1Header,
+    decode_send,
+    decode_send_v1,
+)
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
-from gantry_status import RefusalReason
-from gantry_wire import Command, RequestCode, ResponseCode
-from gantry_wire.commands.fields import Int32
-from gantry_wire.commands.send import SendMessage, SendMessageV2
+from gantry_wire import Command
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, Frame, check_frame_head
 from gantry_wire.header import binary_parts
 from gantry_wire.limits import EXT_FIELDS_MAX, WireLimits
 from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, TRANSACTION_MASK, encode_host
-
-log = logging.getLogger(__name__)
 
 SEND_V2_PREFIX: Final = b'{"code":310,'
 SEND_V1_PREFIX: Final = b'{"code":10,'
@@ -84,66 +77,6 @@ _HEADS: Final = [FRAME_HEAD.pack(4 + length, length) for length in range(HEADS_C
 
 Answer = tuple[bytes, bytes, int]
 """(reply template, unique id, opaque); the template is NO_ANSWER for a oneway send."""
-
-
-class SendV2Header(msgspec.Struct, kw_only=True, gc=False):
-    """The header of a JSON send, decoded in one step."""
-
-    opaque: Int32
-    fields: SendMessageV2 = msgspec.field(name="extFields")
-    flag: int = 0
-
-
-class SendV1Header(msgspec.Struct, kw_only=True, gc=False):
-    """The header of a JSON send with long names, code 10, which Go's client sends."""
-
-    opaque: Int32
-    fields: SendMessage = msgspec.field(name="extFields")
-    flag: int = 0
-
-
-class PlainFields(Protocol):
-    """What the second tier needs of a send's fields; `SendMessage`, `SendMessageV2` and `SignedFields` have it."""
-
-    @property
-    def queue_id(self) -> int: ...
-    @property
-    def sys_flag(self) -> int: ...
-    @property
-    def flag(self) -> int: ...
-    @property
-    def born_timestamp(self) -> int: ...
-    @property
-    def properties(self) -> str | None: ...
-
-
-class BinaryHeader(NamedTuple):
-    """The header of a binary send."""
-
-    opaque: int
-    fields: SendMessage | SendMessageV2
-    flag: int
-
-
-_decode_send: Final = msgspec.json.Decoder(SendV2Header, strict=False).decode
-_decode_send_v1: Final = msgspec.json.Decoder(SendV1Header, strict=False).decode
-_BINARY_SENDS: Final[dict[bytes, type[SendMessage] | type[SendMessageV2]]] = {
-    RequestCode.SEND_MESSAGE.to_bytes(2, "big"): SendMessage,
-    RequestCode.SEND_MESSAGE_V2.to_bytes(2, "big"): SendMessageV2,
-}
-"""The fields of a binary send, by the code at the beginning of its header."""
-
-
-class PlainRequest(Protocol):
-    """What the second tier needs of a decoded header."""
-
-    @property
-    def opaque(self) -> int: ...
-    @property
-    def flag(self) -> int: ...
-    @property
-    def fields(self) -> PlainFields: ...
-
 
 OtherFrame = Callable[[Frame, Connection], bytes | None]
 TakeSigned = Callable[[bytes, bytes, bytes, int], bool]
@@ -269,7 +202,7 @@ class SendPath:
             position = frame_end
             if header.startswith(prefix) and type_and_header == header_bytes <= PLAIN_HEADER_BYTES_MAX:
                 try:
-                    request = _decode_send(header)
+                    request = decode_send(header)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     request = None
                 if request is not None:
@@ -333,13 +266,13 @@ class SendPath:
         request: SendV1Header | BinaryHeader
         try:
             if serialization:
-                kind = _BINARY_SENDS.get(header[:2])
+                kind = BINARY_SENDS.get(header[:2])
                 if kind is None:
                     return False
                 _, _, _, opaque, flag, _, ext = binary_parts(header, self._limits)
                 request = BinaryHeader(opaque, msgspec.convert(ext, kind, strict=False), flag)
             elif header.startswith(SEND_V1_PREFIX) and len(header) <= PLAIN_HEADER_BYTES_MAX:
-                request = _decode_send_v1(header)
+                request = decode_send_v1(header)
             else:
                 return False
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RemoteProtocolError):
@@ -430,7 +363,7 @@ class SendPath:
         try:
             physical_offsets, queue_offsets = self._store.append(drafts)
         except Exception as error:  # noqa: BLE001 - whatever it is, every sender of the pass gets an answer
-            self._stats.put_failures += len(drafts)
+            self._stats.failed(len(drafts))
             self._refuse(answers, runs, error)
             return
         elapsed_s = self._loop.time() - began
@@ -508,26 +441,3 @@ class SendPath:
             replies = [Command(code=code, opaque=answer[2], flag=1, remark=remark).encode() for answer in refused]
             connection.send(b"".join(replies))
             number = end
-
-
-def store_refusal(error: Exception) -> Refusal:
-    """The answer to a request whose message the store did not take."""
-    unavailable = ResponseCode.SERVICE_NOT_AVAILABLE
-    if isinstance(error, MessageTooLarge):
-        return Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error), None)
-    if isinstance(error, DiskTooSlow):
-        text = f"service not available now, the disk is too slow: {error}"
-        return Refusal(unavailable, text, RefusalReason.DISK_TOO_SLOW)
-    if isinstance(error, StoreFull):
-        return Refusal(unavailable, f"service not available now, the disk is full: {error}", RefusalReason.DISK_FULL)
-    if isinstance(error, PoolExhausted):
-        text = "[REJECTREQUEST]system busy, start flow control for a while"
-        return Refusal(ResponseCode.SYSTEM_BUSY, text, RefusalReason.NO_WRITE_BUFFER)
-    if isinstance(error, LogReadOnly):
-        text = f"service not available now, the log is read-only: {error}"
-        return Refusal(unavailable, text, RefusalReason.LOG_READ_ONLY)
-    if isinstance(error, (QueueRebuilding, IndexRebuilding)):
-        return Refusal(ResponseCode.SYSTEM_BUSY, f"system busy, try again: {error}", RefusalReason.REBUILDING)
-    log.error("the store failed", exc_info=error)
-    text = f"the store failed: {type(error).__name__}"
-    return Refusal(ResponseCode.SYSTEM_ERROR, text, RefusalReason.STORE_FAILED)

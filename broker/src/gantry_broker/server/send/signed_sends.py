@@ -13,63 +13,14 @@ the long way, since it would be signed, too. All fields together in the order of
 """
 
 from hmac import compare_digest
-from typing import Annotated, Final, final
+from typing import final
 
 import msgspec
 
 from gantry_access import Guard
 from gantry_broker.server.core.send_routes import SendRoute, SendRoutes
+from gantry_broker.server.send.headers import SignedFields, SignedHeader, decode_signed
 from gantry_broker.server.send.send_path import FLAG_RESPONSE, SendPath
-from gantry_wire.commands.fields import Int32
-from gantry_wire.commands.send import SendMessageV2
-
-Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
-Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""A number that stands there as text. Only from 0 on, and as Java writes it: what is signed is built from its value."""
-
-
-class SignedFields(
-    msgspec.Struct,
-    kw_only=True,
-    gc=False,
-    forbid_unknown_fields=True,
-    rename={
-        "access_key": "AccessKey",
-        "signature": "Signature",
-        "token": "SecurityToken",
-        **{info.name: info.encode_name for info in msgspec.structs.fields(SendMessageV2)},
-    },
-):
-    """The fields of a signed send, whose texts are signed; those of `SendMessageV2` under its names."""
-
-    access_key: str
-    signature: str
-    token: str = ""
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: str
-    queue_id: Number
-    sys_flag: Number
-    born_timestamp: Moment
-    flag: Number
-    properties: str
-    reconsume_times: str = ""
-    unit_mode: str = ""
-    max_reconsume_times: str = ""
-    batch: str = ""
-    broker_name: str = ""
-
-
-class SignedHeader(msgspec.Struct, kw_only=True, gc=False):
-    """The header of a signed JSON send, decoded in one step. What stands beside the fields is not signed."""
-
-    opaque: Int32
-    fields: SignedFields = msgspec.field(name="extFields")
-    flag: int = 0
-
-
-_decode: Final = msgspec.json.Decoder(SignedHeader, strict=False).decode
 
 
 @final
@@ -90,7 +41,7 @@ class SignedSends:
         if not self._is_open or self._path.refusal is not None or not 0 < len(body) <= self._path.body_bytes_max:
             return False
         try:
-            request = _decode(header)
+            request = decode_signed(header)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         route = self._routes.by_topic.get(request.fields.topic)

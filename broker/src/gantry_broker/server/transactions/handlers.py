@@ -12,10 +12,10 @@ from collections.abc import Awaitable
 from typing import Final, final
 
 from gantry_broker.errors import IndexRebuilding
+from gantry_broker.server.core.access import is_in_its_queue
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
-from gantry_broker.server.core.stored_topics import is_in_its_queue
 from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.transactions import records
 from gantry_broker.server.transactions.service import Transactions

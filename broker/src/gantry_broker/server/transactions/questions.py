@@ -39,12 +39,13 @@ HOUR_MS: Final = 3_600_000
 class Questions:
     """Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, journal: TransactionJournal) -> None:
+    def __init__(
+        self, core: BrokerCore, journal: TransactionJournal, may_be_shown: Callable[[Connection, str], bool]
+    ) -> None:
+        """``may_be_shown`` says whether a peer may see an unpublished message of a topic; a question holds it."""
         self._core: Final = core
         self._journal: Final = journal
-        self.may_be_told: Callable[[Connection, str], bool] = lambda connection, topic: True
-        """Whether a peer may see a message of that topic that is not published yet: a question holds all of it."""
-
+        self._may_be_shown: Final = may_be_shown
         self._turn = 0
         self.asked = 0
         self.given_up = 0
@@ -102,6 +103,6 @@ class Questions:
     def _producer(self, group: str, topic: str) -> Connection | None:
         """Any live producer of the group that may be shown the message; another one each time."""
         members = self._core.clients.producers.get(group, {})
-        alive = [one for one in members if one.is_open and self.may_be_told(one, topic)]
+        alive = [one for one in members if one.is_open and self._may_be_shown(one, topic)]
         self._turn += 1
         return alive[self._turn % len(alive)] if alive else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, final
 
@@ -21,6 +22,7 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.transactions.endings import Ended, Endings
 from gantry_broker.server.transactions.journal import TransactionJournal
 from gantry_broker.server.transactions.questions import Questions
+from gantry_remoting import Connection
 from gantry_wire.commands.transactions import EndTransaction
 
 log = logging.getLogger(__name__)
@@ -35,10 +37,15 @@ LEARN_POLL_S: Final = 0.005
 class Transactions:
     """Owned by the event loop; ``run`` is its task."""
 
-    def __init__(self, core: BrokerCore) -> None:
+    def __init__(
+        self,
+        core: BrokerCore,
+        may_be_shown: Callable[[Connection, str], bool] = lambda peer, topic: True,  # without access control
+    ) -> None:
+        """``may_be_shown`` says whether a peer may see an unpublished message of a topic."""
         self.journal: Final = TransactionJournal(core)
         self._endings: Final = Endings(core, self.journal)
-        self.questions: Final = Questions(core, self.journal)
+        self.questions: Final = Questions(core, self.journal, may_be_shown)
 
     def __repr__(self) -> str:
         return f"<Transactions {self.journal!r}>"

@@ -9,7 +9,7 @@ from gantry_broker.app import Broker
 from gantry_broker.errors import ConfigCorrupt, StoreFull
 from gantry_broker.server.delay import service as delay
 from gantry_broker.server.delay.drafts import due_drafts
-from gantry_broker.server.delay.sightings import SIGHTINGS, Sightings
+from gantry_broker.server.delay.service import OBSERVATIONS_MAX, ObservedEnds
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import (
     TOPIC,
@@ -26,9 +26,9 @@ HOUR_MS = 3_600_000
 
 
 class Blind:
-    """Sightings that see nothing: the twin of each test of a clock."""
+    """Observations of nothing: the twin of each test of a clock."""
 
-    def see(self, level: int, end: int, *, now_ms: int, delay_ms: int) -> int:
+    def observe(self, level: int, end: int, *, now_ms: int, delay_ms: int) -> int:
         return 0
 
     def forget(self) -> None:
@@ -76,36 +76,36 @@ def spoil(root: Path, pattern: str, text: str) -> int:
 
 def test_nothing_has_waited_that_was_not_seen_one_delay_ago() -> None:
     """What is seen at one moment has waited one delay later, to the millisecond; what came after it has not."""
-    seen = Sightings()
-    assert seen.see(1, 5, now_ms=0, delay_ms=1_000) == 0
-    assert seen.see(1, 9, now_ms=500, delay_ms=1_000) == 0
-    assert seen.see(1, 9, now_ms=999, delay_ms=1_000) == 0
-    assert seen.see(1, 9, now_ms=1_000, delay_ms=1_000) == 5
-    assert seen.see(1, 9, now_ms=1_499, delay_ms=1_000) == 5
-    assert seen.see(1, 9, now_ms=1_500, delay_ms=1_000) == 9
-    assert seen.see(2, 7, now_ms=1_500, delay_ms=1_000) == 0, "another level"
+    observed = ObservedEnds()
+    assert observed.observe(1, 5, now_ms=0, delay_ms=1_000) == 0
+    assert observed.observe(1, 9, now_ms=500, delay_ms=1_000) == 0
+    assert observed.observe(1, 9, now_ms=999, delay_ms=1_000) == 0
+    assert observed.observe(1, 9, now_ms=1_000, delay_ms=1_000) == 5
+    assert observed.observe(1, 9, now_ms=1_499, delay_ms=1_000) == 5
+    assert observed.observe(1, 9, now_ms=1_500, delay_ms=1_000) == 9
+    assert observed.observe(2, 7, now_ms=1_500, delay_ms=1_000) == 0, "another level"
 
 
-def test_sightings_are_few_and_no_message_is_forgotten() -> None:
+def test_observed_ends_are_few_and_no_message_is_forgotten() -> None:
     """However often a level grows, it is remembered a few times; a message is late by that grain at most."""
-    seen = Sightings()
+    observed = ObservedEnds()
     delay_ms = 1_600
     for now_ms in range(5_000):
-        waited = seen.see(1, now_ms + 1, now_ms=now_ms, delay_ms=delay_ms)
-        assert max(0, now_ms - delay_ms - delay_ms // SIGHTINGS) <= waited <= max(0, now_ms - delay_ms + 1)
-    assert len(seen._seen[1]) <= SIGHTINGS + 1
+        waited = observed.observe(1, now_ms + 1, now_ms=now_ms, delay_ms=delay_ms)
+        assert max(0, now_ms - delay_ms - delay_ms // OBSERVATIONS_MAX) <= waited <= max(0, now_ms - delay_ms + 1)
+    assert len(observed._observed[1]) <= OBSERVATIONS_MAX + 1
 
 
 def test_a_queue_that_was_cut_has_to_be_seen_again() -> None:
     """What stands at an offset after a cut is another message, which has not waited."""
-    seen = Sightings()
-    seen.see(1, 9, now_ms=0, delay_ms=1_000)
-    assert seen.see(1, 9, now_ms=1_000, delay_ms=1_000) == 9
+    observed = ObservedEnds()
+    observed.observe(1, 9, now_ms=0, delay_ms=1_000)
+    assert observed.observe(1, 9, now_ms=1_000, delay_ms=1_000) == 9
 
-    assert seen.see(1, 4, now_ms=1_001, delay_ms=1_000) == 0
-    assert seen.see(1, 4, now_ms=2_001, delay_ms=1_000) == 4
-    seen.forget()
-    assert seen.see(1, 4, now_ms=9_000, delay_ms=1_000) == 0
+    assert observed.observe(1, 4, now_ms=1_001, delay_ms=1_000) == 0
+    assert observed.observe(1, 4, now_ms=2_001, delay_ms=1_000) == 4
+    observed.forget()
+    assert observed.observe(1, 4, now_ms=9_000, delay_ms=1_000) == 0
 
 
 async def put_after_the_clock_was_set_back(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
@@ -130,11 +130,11 @@ async def test_a_clock_that_is_set_back_does_not_hold_up_what_is_delayed(
     await wait_until(lambda: end(broker) == 1)
 
 
-async def test_without_sightings_it_would_wait_for_the_hour(
+async def test_without_observed_ends_it_would_wait_for_the_hour(
     broker: Broker, clock: FakeClock, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin: what the records say alone."""
-    monkeypatch.setattr(broker.delay, "_sightings", Blind())
+    monkeypatch.setattr(broker.delay, "_observed_ends", Blind())
     await put_after_the_clock_was_set_back(broker, clock, client)
 
     clock.advance(10_000)

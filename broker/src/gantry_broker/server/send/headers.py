@@ -1,0 +1,123 @@
+"""The headers of plain sends, each decoded in one step by the short ways of `send_path` and `signed_sends`.
+
+    code 310, JSON              SendV2Header        Java, C++, Rust, Node
+    code 10, JSON               SendV1Header        Go
+    codes 10 and 310, binary    BinaryHeader
+    code 310, JSON, signed      SignedHeader        with access control on
+
+A header that does not fit its type is no error: the request takes the readable path.
+"""
+
+from typing import Annotated, Final, NamedTuple, Protocol
+
+import msgspec
+
+from gantry_wire import RequestCode
+from gantry_wire.commands.fields import Int32
+from gantry_wire.commands.send import SendMessage, SendMessageV2
+
+
+class SendV2Header(msgspec.Struct, kw_only=True, gc=False):
+    """The header of a JSON send, decoded in one step."""
+
+    opaque: Int32
+    fields: SendMessageV2 = msgspec.field(name="extFields")
+    flag: int = 0
+
+
+class SendV1Header(msgspec.Struct, kw_only=True, gc=False):
+    """The header of a JSON send with long names, code 10, which Go's client sends."""
+
+    opaque: Int32
+    fields: SendMessage = msgspec.field(name="extFields")
+    flag: int = 0
+
+
+class PlainFields(Protocol):
+    """What the second tier needs of a send's fields; `SendMessage`, `SendMessageV2` and `SignedFields` have it."""
+
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def sys_flag(self) -> int: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def born_timestamp(self) -> int: ...
+    @property
+    def properties(self) -> str | None: ...
+
+
+class BinaryHeader(NamedTuple):
+    """The header of a binary send."""
+
+    opaque: int
+    fields: SendMessage | SendMessageV2
+    flag: int
+
+
+class PlainRequest(Protocol):
+    """What the second tier needs of a decoded header."""
+
+    @property
+    def opaque(self) -> int: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def fields(self) -> PlainFields: ...
+
+
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""A number that stands there as text. Only from 0 on, and as Java writes it: what is signed is built from its value."""
+
+
+class SignedFields(
+    msgspec.Struct,
+    kw_only=True,
+    gc=False,
+    forbid_unknown_fields=True,
+    rename={
+        "access_key": "AccessKey",
+        "signature": "Signature",
+        "token": "SecurityToken",
+        **{info.name: info.encode_name for info in msgspec.structs.fields(SendMessageV2)},
+    },
+):
+    """The fields of a signed send, whose texts are signed; those of `SendMessageV2` under its names."""
+
+    access_key: str
+    signature: str
+    token: str = ""
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: str
+    queue_id: Number
+    sys_flag: Number
+    born_timestamp: Moment
+    flag: Number
+    properties: str
+    reconsume_times: str = ""
+    unit_mode: str = ""
+    max_reconsume_times: str = ""
+    batch: str = ""
+    broker_name: str = ""
+
+
+class SignedHeader(msgspec.Struct, kw_only=True, gc=False):
+    """The header of a signed JSON send, decoded in one step. What stands beside the fields is not signed."""
+
+    opaque: Int32
+    fields: SignedFields = msgspec.field(name="extFields")
+    flag: int = 0
+
+
+decode_send: Final = msgspec.json.Decoder(SendV2Header, strict=False).decode
+decode_send_v1: Final = msgspec.json.Decoder(SendV1Header, strict=False).decode
+BINARY_SENDS: Final[dict[bytes, type[SendMessage] | type[SendMessageV2]]] = {
+    RequestCode.SEND_MESSAGE.to_bytes(2, "big"): SendMessage,
+    RequestCode.SEND_MESSAGE_V2.to_bytes(2, "big"): SendMessageV2,
+}
+"""The fields of a binary send, by the code at the beginning of its header."""
+decode_signed: Final = msgspec.json.Decoder(SignedHeader, strict=False).decode
