@@ -66,7 +66,7 @@ async def test_a_slave_deletes_no_queue_whose_topic_it_has_not_heard_of(tmp_path
 async def given_up(broker: Broker, peer: Dialogue) -> str:
     """The offset id of a message whose transaction was given up."""
     await prepare(peer, b"who knows")
-    await wait_until(lambda: broker.transactions.given_up == 1)
+    await wait_until(lambda: broker.transactions.questions.given_up == 1)
     [message] = await peer.read(0, topic=names.CHECK_MAX_TIME_TOPIC)
     return message.offset_message_id
 
@@ -87,7 +87,7 @@ async def test_a_transaction_that_was_given_up_is_asked_about_again(tmp_path: Pa
         question = questions(peer)[-1]
         assert (await peer.ask(RequestCode.END_TRANSACTION, answer_ext(question, COMMIT))).code == 0
         assert await bodies(peer) == [b"who knows"]
-        await wait_until(lambda: broker.transactions.open_count == 0)
+        await wait_until(lambda: len(broker.transactions.journal.halves) == 0)
 
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         late = await peer.ask(323, {"msgId": message_id})

@@ -240,7 +240,7 @@ async def test_a_damaged_half_message_is_committed_when_it_is_healed(tmp_path: P
         await wait_until_followed(master)
         async with dialogue(master) as peer:
             half = await prepare(peer, b"precious body " * 10)
-            await wait_until(lambda: master.transactions.open_count == 1)
+            await wait_until(lambda: len(master.transactions.journal.halves) == 1)
             await wait_until_copied(master, slave)
             damage_at(master, place_of(half), at=150)
 
@@ -257,13 +257,13 @@ async def test_a_transaction_is_not_given_up_while_its_half_message_may_be_heale
         async with running_slave(tmp_path, master) as slave:
             await wait_until_followed(master)
             half = await prepare(peer, b"precious body " * 10)
-            await wait_until(lambda: master.transactions.open_count == 1)
+            await wait_until(lambda: len(master.transactions.journal.halves) == 1)
             await wait_until_copied(master, slave)
         await wait_until_alone(master)
         damage_at(master, place_of(half), at=150)
         await wait_until(lambda: master.store.guard.counters.found == 1)
         await wait_until(lambda: not master.store.guard.is_awaited)
-        assert (master.transactions.open_count, master.transactions.given_up) == (1, 0)
+        assert (len(master.transactions.journal.halves), master.transactions.questions.given_up) == (1, 0)
 
         await peer.heartbeat("p")
         async with running_slave(tmp_path, master):
@@ -285,12 +285,12 @@ async def test_a_half_message_that_a_start_has_passed_over_is_open_again_when_it
             damage_at(master, place_of(half), at=150)
     async with running_master(tmp_path, healWait="100") as master, dialogue(master) as peer:
         await wait_until(lambda: master.transactions.journal.is_ready)
-        assert master.transactions.open_count == 0
+        assert len(master.transactions.journal.halves) == 0
         assert (await end(peer, gone, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
         async with running_slave(tmp_path, master):
             await wait_until(lambda: master.store.integrity.healed_records == 2)
-            await wait_until(lambda: master.transactions.open_count == 1)
+            await wait_until(lambda: len(master.transactions.journal.halves) == 1)
             assert (await end(peer, gone, COMMIT)).code == ResponseCode.SUCCESS
             assert sorted(await bodies(peer)) == sorted([b"precious body " * 10, b"ended before " * 10])
 

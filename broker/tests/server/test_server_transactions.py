@@ -102,7 +102,7 @@ async def test_a_half_message_is_seen_when_it_is_committed_and_not_before(tmp_pa
         assert message.prepared_offset == int(half["msgId"][16:], 16)
         assert message.properties[keys.UNIQUE_KEY] == half["unique"]
         assert message.properties[keys.TAGS] == "a"
-        await wait_until(lambda: broker.transactions.open_count == 0)
+        await wait_until(lambda: len(broker.transactions.journal.halves) == 0)
 
 
 async def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_an_end_that_does_not_fit_ends_nothing(tmp_path: Path) -> None:
             assert (await end(peer, half, COMMIT, **wrong)).code == ResponseCode.SYSTEM_ERROR, wrong
         peer.tell(RequestCode.END_TRANSACTION, end_ext(half, UNKNOWN))
         assert await bodies(peer) == []
-        assert broker.transactions.open_count == 1
+        assert len(broker.transactions.journal.halves) == 1
         assert (await end(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == [b"x"]
 
@@ -165,7 +165,7 @@ async def test_a_producer_is_asked_and_its_answer_counts(tmp_path: Path) -> None
             assert int(question.ext["commitLogOffset"]) == about.physical_offset
 
             other.tell(RequestCode.END_TRANSACTION, answer_ext(question, COMMIT))
-            await wait_until(lambda: broker.transactions.committed == 1)
+            await wait_until(lambda: broker.transactions.endings.committed == 1)
             assert await bodies(other) == [b"asked"]
 
 
@@ -188,13 +188,13 @@ async def test_who_never_says_is_given_up(tmp_path: Path) -> None:
     async with asking_broker(tmp_path, transactionCheckMax="2") as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         half = await prepare(peer, b"who knows")
-        await wait_until(lambda: broker.transactions.given_up == 1)
+        await wait_until(lambda: broker.transactions.questions.given_up == 1)
 
         assert len(questions(peer)) == 2
         assert await bodies(peer) == []
         assert await bodies(peer, names.CHECK_MAX_TIME_TOPIC) == [b"who knows"]
         assert (await end(peer, half, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
-        await wait_until(lambda: broker.transactions.open_count == 0)
+        await wait_until(lambda: len(broker.transactions.journal.halves) == 0)
 
 
 async def test_questions_to_nobody_do_not_count(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ async def test_questions_to_nobody_do_not_count(tmp_path: Path) -> None:
         await prepare(peer, b"x")
         rounds = broker.delay.rounds
         await wait_until(lambda: broker.delay.rounds > rounds + 5)
-        assert (broker.transactions.asked, broker.transactions.given_up) == (0, 0)
+        assert (broker.transactions.questions.asked, broker.transactions.questions.given_up) == (0, 0)
         await peer.heartbeat("p")
         await wait_until(lambda: bool(questions(peer)))
 
@@ -322,13 +322,13 @@ async def test_an_end_between_a_question_and_its_reading_ends_both_places(tmp_pa
     """It was stored again, and its producer says "commit" before anybody has read that: it is committed once."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"once")
-        await wait_until(lambda: broker.transactions.open_count == 1)
+        await wait_until(lambda: len(broker.transactions.journal.halves) == 1)
         journal = broker.transactions.journal
         found = journal.halves.find(0)
         assert found is not None
         message = journal.message(found)
         assert message is not None and journal.renew(found, message) is not None
-        ended = broker.transactions.end(EndTransaction.read(end_ext(half, COMMIT)))
+        ended = broker.transactions.endings.end(EndTransaction.read(end_ext(half, COMMIT)))
         assert ended is not None and ended.code == 0
 
         await peer.heartbeat("p")  # before it the broker asks no producer about the transaction
@@ -350,7 +350,7 @@ async def test_a_repeated_commit_is_known_by_where_its_producer_sent_it(tmp_path
         half = await prepare(peer, b"once")
         await wait_until(lambda: len(questions(peer)) >= 2)
         peer.tell(RequestCode.END_TRANSACTION, answer_ext(questions(peer)[-1], COMMIT))
-        await wait_until(lambda: broker.transactions.committed == 1)
+        await wait_until(lambda: broker.transactions.endings.committed == 1)
         assert (await end(peer, half, COMMIT)).code == 0
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         assert (await end(peer, half, COMMIT)).code == 0
@@ -374,7 +374,7 @@ async def test_what_rocketmq_has_ended_is_not_open(tmp_path: Path) -> None:
         halves = [await prepare(peer, f"{number}".encode()) for number in range(5)]
         drafts = [foreign(broker, names.OP_HALF_TOPIC, body, {keys.TAGS: "d"}) for body in (b"0,2,", b"3", b"junk,")]
         broker.store.append(drafts)
-        await wait_until(lambda: broker.transactions.open_count == 2)
+        await wait_until(lambda: len(broker.transactions.journal.halves) == 2)
         assert [(await end(peer, half, COMMIT)).code for half in halves] == [1, 0, 1, 1, 0]
         assert await bodies(peer) == [b"1", b"4"]
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
@@ -421,7 +421,7 @@ async def test_a_half_message_whose_file_is_gone_is_passed_over(
     """A full disk may take the oldest file with an open half message; that one is lost, and the others go on."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         gone, there = await prepare(peer, b"gone"), await prepare(peer, b"there")
-        await wait_until(lambda: broker.transactions.open_count == 2)
+        await wait_until(lambda: len(broker.transactions.journal.halves) == 2)
         first, read = int(gone["msgId"][16:], 16), broker.transactions.journal.half_at
         monkeypatch.setattr(
             broker.transactions.journal.__class__,
@@ -430,7 +430,7 @@ async def test_a_half_message_whose_file_is_gone_is_passed_over(
         )
         assert (await end(peer, gone, COMMIT)).code == ResponseCode.SYSTEM_ERROR
         await peer.heartbeat("p")
-        await wait_until(lambda: bool(questions(peer)) and broker.transactions.open_count == 1)
+        await wait_until(lambda: bool(questions(peer)) and len(broker.transactions.journal.halves) == 1)
         assert (await end(peer, there, COMMIT)).code == 0
         assert await bodies(peer) == [b"there"]
 
@@ -464,12 +464,12 @@ async def test_what_is_open_is_not_read_again_for_an_end(
     async with running_broker(tmp_path, transactionTimeOut=never) as broker, dialogue(broker) as peer:
         for number in range(others):
             await prepare(peer, b"other %d" % number)
-        await wait_until(lambda: broker.transactions.open_count == others)
+        await wait_until(lambda: len(broker.transactions.journal.halves) == others)
         with monkeypatch.context() as patch:
             reads = Reads(broker, patch)
             halves = [await prepare(peer, b"x") for _ in range(100)]
             assert {(await end(peer, half, COMMIT)).code for half in halves} == {0}
-            await wait_until(lambda: broker.transactions.open_count == others)
+            await wait_until(lambda: len(broker.transactions.journal.halves) == others)
             await wait_until(lambda: reads.records >= 300)
             assert reads.records == 300
 
@@ -480,7 +480,7 @@ async def test_a_start_with_many_open_transactions_answers_the_first_end(tmp_pat
         halves = [await prepare(peer, b"%d" % number) for number in range(1000)]
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         assert (await end(peer, halves[-1], COMMIT)).code == 0
-        assert broker.transactions.open_count == 999
+        assert len(broker.transactions.journal.halves) == 999
         assert await bodies(peer) == [b"999"]
 
 
@@ -492,4 +492,4 @@ async def test_a_producer_whose_clock_is_wrong_is_asked_in_time(tmp_path: Path, 
         text = properties_text(UNIQ_KEY=_unique_ids.next(1), TRAN_MSG="true", PGROUP=GROUP)
         await peer.send_ok(b"x", properties=text, bornTimestamp=str(int(time.time() * 1000) + days * 86_400_000))
         await wait_until(lambda: len(questions(peer)) >= 2)
-        assert broker.transactions.given_up == 0
+        assert broker.transactions.questions.given_up == 0

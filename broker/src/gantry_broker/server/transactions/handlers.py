@@ -48,7 +48,7 @@ class TransactionHandlers:
     @handles(RequestCode.END_TRANSACTION)
     def end(self, command: Command, connection: Connection) -> Command | Awaitable[Command | None] | None:
         asked = EndTransaction.read(command.ext)
-        if self._transactions.knows(asked.tran_state_table_offset):
+        if self._transactions.journal.knows(asked.tran_state_table_offset):
             return self._end(asked, command, connection)
         return self._end_later(asked, command, connection)
 
@@ -62,7 +62,7 @@ class TransactionHandlers:
 
     def _end(self, asked: EndTransaction, command: Command, connection: Connection) -> Command | None:
         """The answer waits until the end is as safe as messages are, also that of an end which was said before."""
-        ended = self._transactions.end(asked)
+        ended = self._transactions.endings.end(asked)
         if ended is None:
             return None
         reply = command.reply(ended.code, ended.remark)

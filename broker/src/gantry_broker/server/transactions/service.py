@@ -19,11 +19,10 @@ from typing import Final, final
 
 from gantry_broker.errors import BrokerError, IndexRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore
-from gantry_broker.server.transactions.endings import Ended, Endings
+from gantry_broker.server.transactions.endings import Endings
 from gantry_broker.server.transactions.journal import TransactionJournal
 from gantry_broker.server.transactions.questions import Questions
 from gantry_remoting import Connection
-from gantry_wire.commands.transactions import EndTransaction
 
 log = logging.getLogger(__name__)
 
@@ -44,39 +43,14 @@ class Transactions:
     ) -> None:
         """``may_be_shown`` says whether a peer may see an unpublished message of a topic."""
         self.journal: Final = TransactionJournal(core)
-        self._endings: Final = Endings(core, self.journal)
+        self.endings: Final = Endings(core, self.journal)
         self.questions: Final = Questions(core, self.journal, may_be_shown)
 
     def __repr__(self) -> str:
         return f"<Transactions {self.journal!r}>"
 
-    @property
-    def open_count(self) -> int:
-        """How many are open, as far as this broker has read."""
-        return len(self.journal.halves)
-
-    @property
-    def committed(self) -> int:
-        return self._endings.committed
-
-    @property
-    def rolled_back(self) -> int:
-        return self._endings.rolled_back
-
-    @property
-    def asked(self) -> int:
-        return self.questions.asked
-
-    @property
-    def given_up(self) -> int:
-        return self.questions.given_up
-
-    def knows(self, half_offset: int) -> bool:
-        """Whether ``end`` may be called about this half message."""
-        return self.journal.knows(half_offset)
-
     async def learn(self, half_offset: int) -> bool:
-        """Wait until it may; False when that takes too long."""
+        """Wait until the journal knows this half message; False when that takes too long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LEARN_S
         while not self.journal.knows(half_offset):
@@ -84,10 +58,6 @@ class Transactions:
                 return False
             await asyncio.sleep(LEARN_POLL_S)
         return True
-
-    def end(self, asked: EndTransaction) -> Ended | None:
-        """Commit or roll back, once; None where there is nothing to answer. Raises what the store raises."""
-        return self._endings.end(asked)
 
     async def run(self) -> None:
         """Read, ask, give up, and note how far that is, until cancelled."""
