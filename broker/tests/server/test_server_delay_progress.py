@@ -100,8 +100,8 @@ def test_steps_that_nobody_confirms_are_bounded(log: Log, progress: DelayProgres
 
 def test_a_masters_word_counts_when_the_log_is_there(log: Log, progress: DelayProgress) -> None:
     """Before, the copies that it speaks of are not here, and would be skipped."""
-    progress.hear(says(5), 100)
-    progress.hear(says(9), 200)
+    progress.receive(says(5), 100)
+    progress.receive(says(9), 200)
 
     progress.reach(99)
     assert progress.offset(LEVEL) == 0
@@ -117,7 +117,7 @@ def test_a_masters_word_counts_when_the_log_is_there(log: Log, progress: DelayPr
 def test_words_that_wait_are_bounded(log: Log, progress: DelayProgress) -> None:
     """A slave that is hours behind keeps the oldest and the newest."""
     for number in range(1, 10 * WAITING_MAX):
-        progress.hear(says(number), number * 10)
+        progress.receive(says(number), number * 10)
 
     progress.reach(10)
     assert progress.offset(LEVEL) == 1
@@ -128,12 +128,12 @@ def test_words_that_wait_are_bounded(log: Log, progress: DelayProgress) -> None:
 def test_another_master_may_have_delivered_less(log: Log, progress: DelayProgress) -> None:
     """Then this broker has, too: its log is that master's now."""
     log.wrote = log.flushed = 100
-    progress.hear(says(9), 100)
+    progress.receive(says(9), 100)
     progress.reach(100)
     assert progress.settled()[LEVEL] == 9
 
     progress.begin_copying()
-    progress.hear(says(4), 100)
+    progress.receive(says(4), 100)
     progress.reach(100)
 
     assert progress.offset(LEVEL) == 4
@@ -147,7 +147,7 @@ def test_who_follows_forgets_what_may_have_been_cut(log: Log, progress: DelayPro
     progress.settled()
     log.wrote = log.flushed = 200
     progress.advance(LEVEL, 9)
-    progress.hear(says(12), 150)
+    progress.receive(says(12), 150)
 
     log.wrote = 120
     progress.begin_copying()
@@ -158,8 +158,8 @@ def test_who_follows_forgets_what_may_have_been_cut(log: Log, progress: DelayPro
 
 def test_a_new_master_believes_what_its_log_has(log: Log, progress: DelayProgress) -> None:
     """Confirmed or not: the log is the truth from now on, and words about more are forgotten."""
-    progress.hear(says(5), 100)
-    progress.hear(says(9), 200)
+    progress.receive(says(5), 100)
+    progress.receive(says(9), 200)
     log.wrote = 150
 
     progress.lead()

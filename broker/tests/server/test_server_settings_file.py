@@ -57,7 +57,7 @@ async def test_the_file_holds_from_the_start_and_follows_its_edits(broker: Broke
     assert (now(broker, "fileReservedTime"), now(broker, "maxPullBatchSize")) == ("48", "32")
 
     write(path, "# edited\nmaxPullBatchSize=64\n")
-    await broker.settings_file.look()
+    await broker.settings_file.reload()
 
     assert (now(broker, "fileReservedTime"), now(broker, "maxPullBatchSize")) == ("24", "64")
     assert broker.settings.effective()["maxPullBatchSize"] == "64"
@@ -75,12 +75,12 @@ async def test_the_file_holds_from_the_start_and_follows_its_edits(broker: Broke
 async def test_a_file_is_used_as_a_whole_or_not_at_all(broker: Broker, path: Path, text: str) -> None:
     """What held before goes on, the reason is said, and a file that is mended is used."""
     write(path, text)
-    await broker.settings_file.look()
+    await broker.settings_file.reload()
 
     assert (now(broker, "fileReservedTime"), now(broker, "maxPullBatchSize")) == ("48", "32")
     assert broker.settings_file.trouble
     write(path, "fileReservedTime=12\n")
-    await broker.settings_file.look()
+    await broker.settings_file.reload()
     assert now(broker, "fileReservedTime") == "12" and broker.settings_file.trouble is None
 
 
@@ -88,7 +88,7 @@ async def test_a_file_that_is_gone_changes_nothing(broker: Broker, path: Path) -
     """Whoever mounts it is replacing it."""
     remove(path)
 
-    await broker.settings_file.look()
+    await broker.settings_file.reload()
 
     assert now(broker, "fileReservedTime") == "48"
 
@@ -98,10 +98,10 @@ async def test_what_the_file_says_is_changed_there_only(broker: Broker, path: Pa
     refused = await change(broker, "fileReservedTime=1\n")
     taken = await change(broker, "maxPullBatchSize=16\n")
     write(path, "maxPullBatchSize=64\n")
-    await broker.settings_file.look()
+    await broker.settings_file.reload()
     from_file = now(broker, "maxPullBatchSize")
     write(path, "\n")
-    await broker.settings_file.look()
+    await broker.settings_file.reload()
 
     assert refused.code == ResponseCode.NO_PERMISSION
     assert "liveSettingsPath" in (refused.remark or "")
@@ -124,7 +124,7 @@ async def test_an_edit_holds_though_an_administrator_changes_something_else_at_t
     changing = asyncio.ensure_future(live.update({"maxPullBatchSize": "64"}))
     await asyncio.to_thread(began.wait, 60)
     write(path, "fileReservedTime=72\n")
-    await broker.settings_file.look()
+    await broker.settings_file.reload()
     may_end.set()
     await changing
 

@@ -27,7 +27,7 @@ class Slave:
 
     def take(self, document: OffsetDocument, end: int) -> None:
         if self._is_careful:
-            self.progress.hear(document, end)
+            self.progress.receive(document, end)
         self.offsets.load(document)
 
     @property

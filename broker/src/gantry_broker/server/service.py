@@ -2,9 +2,9 @@
 
 Plain sends take the short way (`send_path`); everything else is decoded in full and looked up in one table of codes.
 With access control on the guard is asked before anything else is done about a request.
-A handler's refusal becomes its code and text; a request that nobody handles gets code 3; a bug in one handler costs
-its request an answer with code 1 and a logged traceback, never the connection of somebody else. What an administrator
-changes leaves a line in the audit log, whatever became of it.
+A handler's refusal becomes its code and text; a request without a handler gets code 3; a bug in one handler costs its
+request an answer with code 1 and a logged traceback, never another connection. What an administrator changes leaves a
+line in the audit log, whatever its outcome.
 """
 
 import logging
@@ -98,7 +98,7 @@ class BrokerService:
         guard: Guard | None = None,  # None: no access control
         answers: DeferredAnswers | None = None,  # None: with the default limits
     ) -> None:
-        """``settle`` has everything shown that was promised: whoever was told of a message finds it."""
+        """``settle`` shows what was acknowledged, so that a client finds each message that it has an answer for."""
         self._path = path
         self._sends = sends
         self._table = {code: handler for code, handler in table.items() if code not in refuses}
@@ -157,7 +157,7 @@ class BrokerService:
         """The answer to a request whose sender may not ask it."""
         try:
             if command.code not in SEND_CODES and self._gate.refusal(command.code) is not None:
-                # It is answered 14, whoever asks; the guard would look into a store that may not be ours now.
+                # It is answered 14 in any case; the guard would read a store that may be another thread's now.
                 guard.take_note(command, connection.peer[0])
                 return None
             denial = guard.denial(command, connection.peer[0])

@@ -1,11 +1,11 @@
-"""Retention at work in a broker: look at the disk, decide, delete, refuse, and say so once.
+"""Retention at work in a broker: checks the disk, decides, deletes, refuses sends, and logs each change once.
 
-    every second          how full is the disk -> are sends refused
+    every second          how full the disk is -> whether sends are refused
     cleanResourceInterval facts -> plan -> delete, in a helper thread but for the moment in which the lists change
 
 `store.retention` decides, `store.removal` deletes, `unconsumed` finds what consumers still need. This module gives them
-the time and the thread, keeps one round at a time, and tells the operator about changes: what was deleted and why, that
-sends are refused and since they are taken again, and who holds the oldest file when the disk asks for more room.
+the time and the thread, runs one round at a time, and logs changes: what was deleted and why, that sends are refused or
+taken again, and which group holds the oldest file when the disk needs more room.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LOOK_INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 1.0
 MANUAL_ROUNDS: Final = 20
 """How many rounds an administrator's wish lasts, as in RocketMQ: ten files each."""
 
@@ -87,7 +87,7 @@ class Retention:
 
         self._manual_rounds = 0
         self._planned_at_ms: int | None = None
-        self._said: object = None
+        self._reported: object = None
         self._troubles: dict[str, str] = {}
         self._round: Final = asyncio.Lock()
         self._wake: Final = asyncio.Event()
@@ -103,34 +103,34 @@ class Retention:
 
     @property
     def status(self) -> DiskStatus:
-        """For whoever tells the world about us."""
+        """How full the disk is, and whether sends are refused for that."""
         return DiskStatus(self._space.total, self._space.used, self._flow.standing is not None)
 
     # ------- the task
 
     def paused(self) -> asyncio.Lock:
-        """While it is held nothing is deleted."""
+        """A lock; while it is held nothing is deleted."""
         return self._round
 
     async def start(self) -> None:
-        """Before the first send: is there room? And what a crash has left undone of a deletion is done."""
-        await self._look()
+        """Check the room for the first send, and complete a deletion that a crash has interrupted."""
+        await self._check_space()
         try:
             await self._remove_before(self._core.store.min_physical)
         except OSError as error:
-            self._say_trouble(NOT_DELETED, error)
+            self._report_trouble(NOT_DELETED, error)
 
     async def run(self) -> None:
-        """Look and delete until cancelled."""
+        """Check the disk and delete until cancelled."""
         while True:
-            await self._look()
+            await self._check_space()
             now_ms = self._core.clock.monotonic_ms()
             if self._planned_at_ms is None or now_ms - self._planned_at_ms >= self._settings.interval_ms:
                 self._planned_at_ms = now_ms
                 await self._plan_round()
             self._wake.clear()
             try:
-                async with asyncio.timeout(min(LOOK_INTERVAL_S, self._settings.interval_ms / 1000)):
+                async with asyncio.timeout(min(CHECK_INTERVAL_S, self._settings.interval_ms / 1000)):
                     await self._wake.wait()
             except TimeoutError:
                 continue
@@ -143,20 +143,20 @@ class Retention:
             self._recorded = None
             await self._keep(clock, now)
 
-    async def _look(self) -> None:
-        """How full is the disk, and what does that mean for sends."""
+    async def _check_space(self) -> None:
+        """Read how full the disk is, and refuse sends or take them again by that."""
         core, store = self._core, self._core.store
         try:
             self._space = space = await in_thread(lambda: core.disk.space(store.root))
         except OSError as error:
-            self._say_trouble(NO_SPACE_KNOWN, error)
+            self._report_trouble(NO_SPACE_KNOWN, error)
             return
         self._troubles.pop(NO_SPACE_KNOWN, None)
         was_refusing = self._flow.standing is not None
         is_full = is_refusing(self._room(), self._settings)
         self._flow.refuse_all(disk_full(space) if is_full else None)
         if is_full != was_refusing:
-            self._say_refusal(space)
+            self._report_refusal(space)
         if not core.gate.is_still and store.is_next_file_wanted and has_room_for(space, self._file_size):
             store.make_next_file()
 
@@ -173,7 +173,7 @@ class Retention:
             try:
                 await self._plan_and_delete()
             except OSError as error:
-                self._say_trouble(NOT_DELETED, error)
+                self._report_trouble(NOT_DELETED, error)
             else:
                 self._troubles.pop(NOT_DELETED, None)
         self.rounds += 1
@@ -199,10 +199,10 @@ class Retention:
         plan = plan_retention(facts, self._settings)
         if plan.reason is Reason.NOTHING_DUE and not clock.is_doubtful:
             self._is_hour_owed = False
-        self._say_held(plan, oldest)
+        self._report_held(plan, oldest)
         if plan.delete_before > store.min_physical or store.removal.waiting_count:
             await self._remove_before(max(plan.delete_before, store.min_physical), plan.reason)
-            await self._look()
+            await self._check_space()
 
     async def _oldest_unconsumed(self) -> Unconsumed | None:
         """What forced deletion must not pass; not looked for when the disk does not ask for any."""
@@ -262,7 +262,7 @@ class Retention:
         try:
             await in_thread(lambda: self._core.disk.write_file(self._record_path, data))
         except OSError as error:
-            self._say_trouble(NOT_RECORDED, error)
+            self._report_trouble(NOT_RECORDED, error)
             return
         self._troubles.pop(NOT_RECORDED, None)
         self._recorded = state
@@ -302,28 +302,28 @@ class Retention:
                 return command.reply(ResponseCode.SYSTEM_ERROR, f"old files could not be deleted: {error}")
         return command.reply()
 
-    # ------- what the operator hears, once per change
+    # ------- log records, one for each change
 
-    def _say_refusal(self, space: DiskSpace) -> None:
+    def _report_refusal(self, space: DiskSpace) -> None:
         facts = {"used_percent": f"{percent(space):.1f}", "free_bytes": space.free}
         if self._flow.standing is not None:
             log.error("sends are refused: the disk is full", extra=facts)
         else:
             log.warning("sends are taken again: the disk has room", extra=facts)
 
-    def _say_held(self, plan: RetentionPlan, oldest: Unconsumed | None) -> None:
+    def _report_held(self, plan: RetentionPlan, oldest: Unconsumed | None) -> None:
         if plan.held_because is None:
-            self._said = None
+            self._reported = None
             return
         facts: dict[str, object] = {"reason": plan.held_because.value}
         if oldest is not None and plan.held_because is Reason.HELD_UNCONSUMED:
             facts |= {"topic": oldest.topic, "queue": oldest.queue_id, "group": oldest.group}
-        said = plan.held_because, oldest and (oldest.topic, oldest.group)
-        if said != self._said:
-            self._said = said
+        reported = plan.held_because, oldest and (oldest.topic, oldest.group)
+        if reported != self._reported:
+            self._reported = reported
             log.warning("the disk is filling up and nothing can be deleted", extra=facts)
 
-    def _say_trouble(self, what: str, error: OSError) -> None:
+    def _report_trouble(self, what: str, error: OSError) -> None:
         if self._troubles.get(what) != str(error):
             self._troubles[what] = str(error)
             log.error(what, extra={"reason": str(error)})
@@ -335,7 +335,7 @@ def disk_full(space: DiskSpace) -> Refusal:
 
 
 def refusal_text(space: DiskSpace) -> str:
-    """What a producer is told; clients of every version take such a send to another broker."""
+    """The text for producers; clients of every version take such a send to another broker."""
     return f"service not available now, the disk is full: {percent(space):.1f}% are used, {space.free} bytes are free"
 
 
@@ -345,7 +345,7 @@ def percent(space: DiskSpace) -> float:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """The result of blocking work. A cancellation waits for it: nobody may close what the thread still uses."""
+    """The result of blocking work. A cancellation waits for it: the thread still uses what would be closed."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)

@@ -122,7 +122,7 @@ def list_system_topics(core: BrokerCore, command: Command, connection: Connectio
 
 
 async def _when_settled(core: BrokerCore, command: Command) -> Command:
-    """The change is on disk and in the routes: whoever asked for it may rely on both."""
+    """Answer when the change is on disk and in the routes: the client may rely on both."""
     await core.persistence.settled("topics")
     await core.published()
     return command.reply()

@@ -6,7 +6,7 @@ RocketMQ takes any key but a few and writes them into its broker.conf; that has 
 of the keys was a path. Here the keys that may change are listed, and everything else is refused by name. A request
 changes all of its keys or none; values go through the parsers and the contradictions of `broker.conf`; and a change is
 on the disk before it holds. What is listed decides about requests to come, and can be turned back: nothing of it is a
-promise to somebody who was already answered, an address, a path, or a matter of who may do what.
+promise of an earlier answer, an address, a path, or a permission.
 
 An empty value takes a change back: the key is again what broker.conf says. A key that the file of liveSettingsPath has
 (`SettingsFile`) is changed there and nowhere else.
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 FILE: Final = "liveSettings"
 KEY_CHARACTERS_SHOWN: Final = 64
 
-LOOK_INTERVAL_S: Final = 3.0
+READ_INTERVAL_S: Final = 3.0
 """How often the file of liveSettingsPath is read."""
 
 CHANGEABLE: Final = frozenset(
@@ -48,7 +48,7 @@ CHANGEABLE: Final = frozenset(
         "enablePropertyFilter", "useServerSideResetOffset",
     }
 )  # fmt: skip
-"""What code 25 may change. Whoever adds a key sees to it that its readers ask when they need it, or are told."""
+"""What code 25 may change. The code that reads such a key must ask when it needs the value, or be notified."""
 
 _AT_START: Final = "it is read at the start only: write it into broker.conf and start again"
 _UNKNOWN: Final = "this broker has no such setting"
@@ -128,7 +128,7 @@ class LiveSettings:
     def mount(self, entries: Mapping[str, str]) -> None:
         """Let a file decide about these keys, and about no others any more.
 
-        Raises ``NotChangeable`` or ``SettingsError``; then what was before goes on.
+        Raises ``NotChangeable`` or ``SettingsError``; then the settings stay as they are.
         """
         entries = self._understood(entries)
         check_changeable(entries)
@@ -229,7 +229,7 @@ class SettingsFile:
         self._watching: asyncio.Task[None] | None = None
 
     def load(self) -> None:
-        """Take what it says, at the start. Waits for the disk."""
+        """Use the content of the file, at the start. Waits for the disk."""
         if self._path:
             self._take(_content(self._path))
 
@@ -245,14 +245,14 @@ class SettingsFile:
             watching.cancel()
             await asyncio.wait([watching])
 
-    async def look(self) -> None:
-        """Take what it says now, if that is new."""
+    async def reload(self) -> None:
+        """Read the file, and use its content if that has changed."""
         self._take(await asyncio.to_thread(_content, self._path))
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            await self.look()
+            await asyncio.sleep(READ_INTERVAL_S)
+            await self.reload()
 
     def _take(self, content: bytes | None) -> None:
         if content is None or content == self._used:

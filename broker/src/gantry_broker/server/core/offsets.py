@@ -8,9 +8,9 @@ A new epoch may have lost what its predecessor showed, and consumers keep their 
     [...... both masters ......)[...... the old one's tail ......)
                                ^ begin of the epoch              ^ where a consumer is
 
-By the time it comes, the queue may have grown past that position with other messages, which it would skip. So what a
-group that has committed before says of a queue is believed once it has asked for something at or before the begin:
-nobody has got past it otherwise. Until then it is sent back to there, and what it commits counts up to there.
+By the time it comes, the queue may have grown past that position with other messages, which it would skip. So a commit
+of a group that has committed before is believed once the group has pulled at or before the begin: no other reader can
+be past it. Until then a reader is sent back to the begin, and its commits count up to there.
 
 An administrator's reset wins over both, and is believed at once. A reader keeps its place in memory and commits it
 afterwards, so a new offset in the broker's table alone would be overwritten by the next commit. A reset is therefore
@@ -167,10 +167,10 @@ class ConsumerOffsets:
             queues[queue_id] = offset
             self._changed()
 
-    # ------- what an administrator says
+    # ------- resets by an administrator
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The group goes on at ``offset``, wherever its readers are."""
+        """The group continues at ``offset``, wherever its readers are."""
         key = f"{topic}{SEPARATOR}{group}"
         self._begins.get(key, {}).pop(queue_id, None)
         self._table.setdefault(key, {})[queue_id] = offset
@@ -179,13 +179,13 @@ class ConsumerOffsets:
         self._changed()
 
     def is_resetting(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether what the group says of this queue is passed over, because no reader has obeyed a reset yet."""
+        """Whether commits of the group for this queue are passed over, because no reader has obeyed a reset yet."""
         return self._resets.is_pending(f"{topic}{SEPARATOR}{group}", queue_id)
 
     def reset_place(
         self, group: str, topic: str, queue_id: int, reader: Connection, *, was_waiting: bool
     ) -> int | None:
-        """Where a reader has to go, because its group was moved and it has not heard of that; None if it may stay."""
+        """Where a reader has to continue, because it has not received a reset of its group; None if it may stay."""
         if self._resets.is_empty or not self.is_resetting(group, topic, queue_id):
             return None
         place = self._resets.place(f"{topic}{SEPARATOR}{group}", queue_id, reader, was_waiting=was_waiting)
@@ -199,13 +199,13 @@ class ConsumerOffsets:
         return was_dirty
 
     def keep_resets(self, are_kept: bool) -> None:
-        """Whether resets are this broker's matter; those that are pending end when they are not any more."""
+        """Set whether resets are kept here; pending ones end when they are not any more."""
         self.are_resets_kept = are_kept
         if not are_kept:
             self._resets.load({})
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """One group goes on where another one is; its readers that run now know nothing of it."""
+        """One group continues where another one is; its readers that run now are not redirected."""
         queues = self._table.get(f"{topic}{SEPARATOR}{source}")
         if queues is None:
             return
@@ -221,13 +221,13 @@ class ConsumerOffsets:
         self._pulled.setdefault(f"{topic}{SEPARATOR}{group}", {})[queue_id] = next_offset
 
     def pull_offset(self, group: str, topic: str, queue_id: int) -> int:
-        """Up to where readers have come, as far as this start has seen; 0 for nobody."""
+        """Up to where readers have come since this start; 0 if none has pulled."""
         return self._pulled.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id, 0)
 
     # ------- epochs
 
     def begin_epoch(self, end_of: Callable[[str, int], int]) -> None:
-        """From now on this broker is the master, and queues end where ``end_of`` says, by topic and number."""
+        """This broker is the master from now on; ``end_of`` gives the end of a queue by topic and number."""
         self._begins = {}
         for key, queues in self._table.items():
             topic, _, group = key.partition(SEPARATOR)
@@ -236,7 +236,7 @@ class ConsumerOffsets:
             self._begins[key] = {queue_id: end_of(topic, queue_id) for queue_id in queues}
 
     def way_back(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
-        """Where a reader has to go on that comes with a position in what is gone; None if it may read where it is."""
+        """Where a reader has to continue whose position is in a lost part; None if it may read where it is."""
         begins = self._begins.get(f"{topic}{SEPARATOR}{group}")
         begin = None if begins is None else begins.get(queue_id)
         if begins is None or begin is None:
@@ -282,7 +282,7 @@ class ConsumerOffsets:
         return moved
 
     def known_queues(self) -> list[tuple[str, int]]:
-        """Every (topic, queue) that somebody has an offset in."""
+        """Every (topic, queue) that any group has an offset in."""
         return sorted({(key.partition(SEPARATOR)[0], queue) for key, queues in self._table.items() for queue in queues})
 
     def document(self) -> OffsetDocument:

@@ -1,21 +1,21 @@
 """Locks of queues for ordered consumption: one client of a group at a time, for a minute unless renewed.
 
-The rule: no two clients may both have reason to believe that a queue is theirs. A client believes a grant for at most
-`LOCK_LEASE_MS` (Java's and ours for half of it, renewing every 20 s), so what has to be guarded is a grant that
-somebody believes and nobody here knows of:
+Invariant: no two clients may both have reason to believe that a queue is theirs. A client believes a grant for at most
+`LOCK_LEASE_MS` (Java's and ours for half of it, renewing every 20 s), so the danger is a grant that a client believes
+and this broker does not know:
 
 - **A promotion, or a start after a crash.** Locks are not replicated: to be safe every grant would have to wait for a
   slave, and a table that lags grants a queue to its last holder but one. So a new master does not know who holds what,
-  and for one lease grants nothing to anybody (`forget_holders`). It answers with an error, not with "none of them":
-  holders then go on until their belief ends, and are alone with it. Ordered groups rest for up to a minute, counted
-  from the promotion; others notice nothing. The alternative, first come first served, is what RocketMQ does: two
-  consumers then hold one queue for up to half a minute after each failover.
-- **A clean stop** writes the locks down, and the next start believes them for one more lease: holders go on at once.
-- **A master that is none any more** and has not heard so must not renew grants for ever. It grants only while it is
-  sure of its role, that is while it could acknowledge a message. It finds out within seconds, and whoever it granted
-  last believes that for half a lease: both fit into the lease that the new master waits.
+  and for one lease grants nothing (`forget_holders`). It answers with an error, not with "none of them": holders then
+  continue until their belief ends, and no other client holds their queues. Ordered groups rest for up to a minute,
+  counted from the promotion; others notice nothing. The alternative, first come first served, is what RocketMQ does:
+  two consumers then hold one queue for up to half a minute after each failover.
+- **A clean stop** writes the locks down, and the next start believes them for one more lease: holders continue at once.
+- **A master that was replaced** and does not know it must not renew grants for ever. It grants only while it is sure of
+  its role, that is while it could acknowledge a message. It finds out within seconds, and its last grant is believed
+  for half a lease: both fit into the lease that the new master waits.
 
-A log that never held a message, in its first epoch, is a new group: nobody can hold anything, and nobody waits.
+A log that never held a message, in its first epoch, is a new group: no client can hold a lock, and none has to wait.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ LOCK_LEASE_MS: Final = 60_000
 
 @dataclass(slots=True)
 class QueueLock:
-    """Who holds a queue, and since when it was last renewed."""
+    """The client that holds a queue, and when it last renewed that."""
 
     client_id: str
     renewed_at_ms: int
@@ -66,11 +66,11 @@ class QueueLocks:
 
     @property
     def rest_ms(self) -> int:
-        """How long nothing is granted yet, since somebody may hold what nobody here knows of."""
+        """How long no lock is granted yet, since clients may hold locks that this broker does not know."""
         return max(0, self._rests_until_ms - self._clock.monotonic_ms())
 
     def forget_holders(self) -> None:
-        """Whoever holds queues got them from somebody else: grant nothing until every such belief has ended."""
+        """Grant nothing until every grant of an earlier master has ended."""
         self._groups.clear()
         # A client's belief begins when it asks, and ends exactly one lease later: one more millisecond is free again.
         self._rests_until_ms = self._clock.monotonic_ms() + LOCK_LEASE_MS + 1
@@ -78,7 +78,7 @@ class QueueLocks:
     def lock(self, group: str, client_id: str, queues: list[MessageQueue]) -> list[MessageQueue]:
         """Lock what is free, expired, or held by the same client already; returns what it holds now.
 
-        Not to be asked while `rest_ms` runs: "none" would be taken for "somebody else's".
+        Not to be asked while `rest_ms` runs: "none" would be taken for "held by others".
         """
         assert not self.rest_ms, "callers refuse while holders may be unknown"
         now_ms = self._clock.monotonic_ms()
@@ -106,7 +106,7 @@ class QueueLocks:
         return any(lock.renewed_at_ms >= oldest_ms for lock in self._groups.get(group, {}).values())
 
     def expire(self) -> None:
-        """Forget locks that nobody renewed."""
+        """Forget locks that were not renewed."""
         oldest_ms = self._clock.monotonic_ms() - LOCK_LEASE_MS
         for group in list(self._groups):
             locks = self._groups[group]

@@ -111,7 +111,7 @@ class DelayProgress:
 
     # ------- a slave's side
 
-    def hear(self, document: DelayOffsetDocument, end: int) -> None:
+    def receive(self, document: DelayOffsetDocument, end: int) -> None:
         """What a master says, when its log ends at ``end``."""
         if len(self._waiting) >= WAITING_MAX:
             self._waiting.pop()

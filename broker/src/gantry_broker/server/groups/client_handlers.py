@@ -28,7 +28,7 @@ from gantry_wire.filters import is_tag_type, parse_filter
 
 @handles(RequestCode.HEART_BEAT)
 def take_heartbeat(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """Groups that do not exist, and cannot be made, are passed over as RocketMQ does; their pulls are told why."""
+    """Groups that do not exist, and cannot be made, are passed over as RocketMQ does; their pulls get the reason."""
     beat = read_document(command.body, HeartbeatData)
     admitted = [data for data in beat.consumer_data_set if _admit(core, data)]
     beat = msgspec.structs.replace(beat, consumer_data_set=admitted)

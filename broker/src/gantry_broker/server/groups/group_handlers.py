@@ -111,7 +111,7 @@ def list_topics(core: BrokerCore, command: Command, connection: Connection) -> C
 
 @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
 def find_subscription(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """What the members of a group want of a topic; nothing where none of them is here, or wants it."""
+    """The subscription of a group to a topic; without one if no member is connected, or subscribes to it."""
     request = TopicOfGroup.read(command.ext)
     document: dict[str, Any] = {"group": request.group}
     if request.topic is not None:
@@ -159,7 +159,7 @@ def connection_document(member: Member) -> dict[str, Any]:
 
 @handles(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
 async def forbid_topic(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """Changed if the request says how, and answered with how it is: after a change when that is on the disk."""
+    """Change the permission if the request asks for it, and answer with it when that is on the disk."""
     asked = GroupForbidden.read(command.ext)
     refusal = group_fault_refusal(asked.group)
     if refusal is not None:

@@ -69,12 +69,12 @@ class ConsumerCalls:
         return f"<ConsumerCalls running={self._running}>"
 
     def members(self, group: str) -> list[Member]:
-        """Those that are connected now."""
+        """The members that are connected now."""
         state = self.core.clients.consumers.get(group)
         return [] if state is None else [member for member in state.members.values() if member.connection.is_open]
 
     def member(self, group: str, client_id: str | None) -> Member | None:
-        """The member of that name; the one that came last, where an old connection of it has not died yet."""
+        """The member of that name; the newest, where an old connection of it has not died yet."""
         found = [member for member in self.members(group) if member.client_id == client_id]
         return found[-1] if found else None
 
@@ -126,7 +126,7 @@ def ask_to_consume(calls: ConsumerCalls, command: Command, connection: Connectio
 
 @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
 def ask_status(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
-    """Of each member that answers in time; who does not is left out, as RocketMQ leaves it out."""
+    """The status of each member that answers in time; the others are left out, as in RocketMQ."""
     request = ConsumerStatusRequest.read(command.ext)
     members = calls.members(request.group)
     if not members:
@@ -143,9 +143,9 @@ async def _statuses(
 ) -> Command:
     answers = await asyncio.gather(*(_status_of(calls, member, question) for member in members))
     table = {
-        member.client_id: said.message_queue_table
-        for member, said in zip(members, answers, strict=True)
-        if said is not None
+        member.client_id: answer.message_queue_table
+        for member, answer in zip(members, answers, strict=True)
+        if answer is not None
     }
     return command.reply(body=write_document(ConsumerStatus(consumer_table=table)))
 
@@ -153,8 +153,10 @@ async def _statuses(
 async def _status_of(calls: ConsumerCalls, member: Member, question: ConsumerStatusRequest) -> ConsumerStatus | None:
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     try:
-        said = await calls.ask(member, code, question.write(), timeout_ms=STATUS_TIMEOUT_MS)
-        return read_document(said.body, ConsumerStatus) if said.code == ResponseCode.SUCCESS and said.body else None
+        answer = await calls.ask(member, code, question.write(), timeout_ms=STATUS_TIMEOUT_MS)
+        return (
+            read_document(answer.body, ConsumerStatus) if answer.code == ResponseCode.SUCCESS and answer.body else None
+        )
     except (ConnectionClosed, RemotingTimeout, FieldError):
         return None
 
@@ -164,12 +166,12 @@ async def _passed_on(
 ) -> Command:
     who = f"consumer <{group[:SHOWN]}> <{member.client_id[:SHOWN]}>"
     try:
-        said = await calls.ask(member, command.code, ext, body, timeout_ms=CALL_TIMEOUT_MS)
+        answer = await calls.ask(member, command.code, ext, body, timeout_ms=CALL_TIMEOUT_MS)
     except RemotingTimeout as error:
         return command.reply(ResponseCode.CONSUME_MSG_TIMEOUT, f"{who} Timeout: {error}")
     except ConnectionClosed as error:
         return command.reply(ResponseCode.SYSTEM_ERROR, f"invoke {who} Exception: {error}")
-    return command.reply(said.code, said.remark, ext=said.ext, body=said.body)
+    return command.reply(answer.code, answer.remark, ext=answer.ext, body=answer.body)
 
 
 def _member(calls: ConsumerCalls, group: str, client_id: str | None) -> Member:

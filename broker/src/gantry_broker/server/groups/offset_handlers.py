@@ -1,8 +1,8 @@
 """Offsets of consumers and of queues, and how far consumer groups are: of one (208), of all (317), in time (303).
 
 The topics of a group are those that it has offsets in. While it has members, those that it does not subscribe to any
-more are left out, as in RocketMQ; whoever lists topics by name gets just these. ``pullOffset`` is up to where its
-readers were given messages: what lies between it and ``consumerOffset`` is in their hands.
+more are left out, as in RocketMQ; a request that lists topics by name gets just these. ``pullOffset`` is up to where
+its readers were given messages: what lies between it and ``consumerOffset`` is in their hands.
 """
 
 import asyncio
@@ -154,7 +154,7 @@ async def broker_progress(core: BrokerCore, command: Command, connection: Connec
 
 
 async def _give_way(core: BrokerCore) -> None:
-    """Others have their turn between two topics, and the store may be somebody else's then."""
+    """Let other requests run between two topics. Another thread may have the store then, which is refused."""
     await asyncio.sleep(0)
     if core.gate.is_still:
         raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now, its log is being changed")

@@ -59,13 +59,13 @@ class PullHandlers:
         self._loop = loop
         self._suggest_broker: Final = suggest_broker
         self._read_ms = 0
-        """What the last look into a queue took."""
+        """How long the last read of a queue took."""
 
         self._budget = FilterBudget(loop)
         settings = core.settings
         self.hold = PullHold(
             loop,
-            self.look_again,
+            self.retry,
             held_max=settings.held_pulls_max,
             held_per_connection_max=settings.held_pulls_per_connection_max,
             is_spent=lambda: self._budget.is_spent,
@@ -97,8 +97,8 @@ class PullHandlers:
             return None
         return self._reply(command, pull, pull.queue_offset, result)
 
-    def look_again(self, held: HeldPull, must_answer: bool) -> Command | None:
-        """A held pull's next attempt; None when it should go on waiting. What goes wrong becomes the answer."""
+    def retry(self, held: HeldPull, must_answer: bool) -> Command | None:
+        """Try a held pull again; None when it should stay held. An error becomes the answer."""
         try:
             self._check(held.pull)  # a group or a topic may have lost its permission meanwhile
             wanted = self._filter(held.pull)
@@ -114,7 +114,7 @@ class PullHandlers:
         if code is ResponseCode.PULL_RETRY_IMMEDIATELY:
             held.next_offset = result.next_offset
             if result.next_offset < result.max_offset and not must_answer:
-                self.hold.look_on(held)
+                self.hold.continue_later(held)
         elif code is not ResponseCode.PULL_NOT_FOUND:
             return self._reply(held.command, held.pull, held.next_offset, result)
         if not must_answer:
@@ -245,7 +245,7 @@ class PullHandlers:
             )
 
     def _filter(self, pull: PullMessage) -> MessageFilter:
-        """What the pull wants: its own expression, or what its group's heartbeat said."""
+        """The filter of a pull: its own expression, or that of its group's heartbeat."""
         if pull.sys_flag & PULL_SUBSCRIPTION:
             self._check_type(pull, pull.expression_type)
             try:

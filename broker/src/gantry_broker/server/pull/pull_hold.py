@@ -1,10 +1,10 @@
-"""Pulls that found nothing yet: held until a message comes that they want, or their time is up.
+"""Pulls that found nothing yet: held until a message comes that they want, or until their deadline.
 
-Waking is batched: an append only marks queues; once per turn of the loop every held pull of a marked queue looks
-again, from where it had already looked. A pull that finds only messages it does not want stays, further on, and looks
-on in a later turn where more are left than it may look at in one. Once ``is_spent`` says that this turn has done
-enough, the others wait for the next. Each held pull is known by its queue, by its connection and by its time, so that
-none of the three ever searches all of them. Owned by the event loop.
+Waking is batched: an append only marks queues; once per turn of the loop every held pull of a marked queue is tried
+again, from the first message it has not seen. A pull that finds only messages it does not want stays held, at a later
+offset, and continues in a later turn where more are left than it may read in one. Once ``is_spent`` is true this turn
+has done enough, and the others wait for the next. Each held pull is known by its queue, by its connection and by its
+time, so that none of the three ever searches all of them. Owned by the event loop.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class HeldPull:
     connection: Connection
     pull: PullMessage
     next_offset: int
-    """Where to look on; messages before it are known to be unwanted."""
+    """Where to continue; messages before it are known to be unwanted."""
     deadline: float
     """Loop time at which it is answered in any case."""
     tick: int = 0
@@ -56,12 +56,12 @@ class HeldPull:
 
 
 Retry = Callable[[HeldPull, bool], Command | None]
-"""Look again; with True as second argument an answer must come. A bug that raises costs its own connection only."""
+"""Tries a held pull; with True as second argument it must answer. A bug that raises costs its own connection only."""
 
 
 @final
 class PullHold:
-    """The waiting room."""
+    """All held pulls of a broker."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class PullHold:
         self._count = 0
         self._marked: set[QueueKey] = set()
         self._waking: OrderedDict[HeldPull, None] = OrderedDict()
-        """Those that look again in this turn, or in the next ones."""
+        """Those that are tried again in this turn, or in the next ones."""
         self._is_wake_scheduled = False
         self._swept_tick = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -97,7 +97,7 @@ class PullHold:
         return self._count
 
     def limit(self, *, held_max: int, held_per_connection_max: int) -> None:
-        """From now on so many may come in; who is inside stays."""
+        """Set how many pulls may be held from now on; those that are held stay."""
         self._held_max = held_max
         self._held_per_connection_max = held_per_connection_max
 
@@ -106,12 +106,12 @@ class PullHold:
         self._sweep()
 
     def stop(self) -> None:
-        """Answer everybody, so that no client waits for a broker that is gone. Nothing is held from now on."""
+        """Answer every held pull, so that no client waits for a broker that is gone. Nothing is held from now on."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
         for waiting in list(self._by_queue.values()):
-            self._look_again(list(waiting), must_answer=True)
+            self._retry_all(list(waiting), must_answer=True)
 
     @property
     def is_stopped(self) -> bool:
@@ -139,11 +139,11 @@ class PullHold:
             self._wake_soon()
 
     def wake_all(self) -> None:
-        """Everybody looks again: what was held back may be there now."""
+        """Try every held pull again: what was held back may be visible now."""
         self.mark(tuple(self._by_queue))
 
-    def look_on(self, held: HeldPull) -> None:
-        """This pull has not seen all that is there, and looks on in the next turn."""
+    def continue_later(self, held: HeldPull) -> None:
+        """Try this pull again in the next turn: it has not seen all messages."""
         self._waking[held] = None
         self._wake_soon()
 
@@ -158,14 +158,14 @@ class PullHold:
             self._loop.call_soon(self._wake)
 
     def _wake(self) -> None:
-        """One look at least, so that nobody waits for ever behind those whose looks cost much."""
+        """Try at least one pull, so that none waits for ever behind those that cost much."""
         self._is_wake_scheduled = False
         for key in self._marked:
             self._waking.update(self._by_queue.get(key, {}))
         self._marked.clear()
         for _ in range(len(self._waking)):
             held, _ = self._waking.popitem(last=False)
-            self._look_again([held], must_answer=False)
+            self._retry_all([held], must_answer=False)
             if self._waking and self._is_spent():
                 break
         if self._waking:
@@ -176,9 +176,9 @@ class PullHold:
         self._timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
         while self._swept_tick < now_tick:
             self._swept_tick += 1
-            self._look_again(list(self._by_tick.get(self._swept_tick, ())), must_answer=True)
+            self._retry_all(list(self._by_tick.get(self._swept_tick, ())), must_answer=True)
 
-    def _look_again(self, waiting: list[HeldPull], *, must_answer: bool) -> None:
+    def _retry_all(self, waiting: list[HeldPull], *, must_answer: bool) -> None:
         for held in waiting:
             if not held.connection.is_open:
                 self._drop(held)

@@ -46,7 +46,7 @@ UNIQUE_QUERY_MESSAGES: Final = 32
 """RocketMQ's defaultQueryMaxNum: messages with one unique id, which resends may give to several."""
 
 MATCHES_MAX: Final = 1024
-"""Equal hashes that one query looks at. It reads a record for each, and everybody else waits for it."""
+"""Equal hashes that one query reads a record for, while all other requests wait."""
 
 QUERY_BYTES_MAX: Final = 8 * 1024 * 1024
 """What one answer holds at most, but for its first message; clients refuse frames over 16 MiB."""
@@ -103,7 +103,7 @@ def view_message(core: BrokerCore, command: Command, connection: Connection) -> 
 
 
 def shown_record(store: MessageStore, offset: int) -> bytes | None:
-    """The record at `offset`, if consumers may see it; they may see no half message, whoever knows its place."""
+    """The record at `offset`, if consumers may see it; they may see no half message, even by its place."""
     data = store.message_at(offset) if 0 <= offset < store.dispatched else None
     return None if data is None or decode_record(data).topic in names.UNSHOWN_TOPICS else data
 

@@ -121,11 +121,11 @@ class TableSync:
             core.groups.take(msgspec.json.decode(data, type=GroupDocument, strict=False))
         elif name == "consumerOffset":
             offsets = msgspec.json.decode(data, type=OffsetDocument, strict=False)
-            self._transactions.hear(offsets, end)
+            self._transactions.receive(offsets, end)
             core.offsets.load(offsets)
             core.offsets.is_dirty = True
         elif name == "delayOffset":
-            self._delay.progress.hear(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
+            self._delay.progress.receive(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
         elif name == "queueEnds":
             self._queue_ends.hear(msgspec.json.decode(data, type=QueueEndsDocument, strict=False), end)
         else:

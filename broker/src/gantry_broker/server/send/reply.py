@@ -130,7 +130,7 @@ class ReplyHandlers:
             fault = await self._push_fault(reply)
         finally:
             self._push_bytes -= reply.memory_bytes
-        ext = {**(stored or NOWHERE).write(), **self._said_to_senders()}
+        ext = {**(stored or NOWHERE).write(), **self._sender_fields()}
         if fault is not None:
             log.info("a reply is not pushed", extra={"reason": fault})
             return command.reply(ResponseCode.SYSTEM_ERROR, fault, ext=ext)
@@ -149,11 +149,12 @@ class ReplyHandlers:
             return f"push reply message fail, channel of <{requester[:300]}> not found."
         code, ext = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._header(reply).write()
         try:
-            said = await target.request(Command(code=code, ext=ext, body=reply.command.body), PUSH_TIMEOUT_MS)
+            answer = await target.request(Command(code=code, ext=ext, body=reply.command.body), PUSH_TIMEOUT_MS)
         except (ConnectionClosed, RemotingTimeout) as error:
             return f"push reply message to {requester[:300]} fail: {error}"
-        if said.code != ResponseCode.SUCCESS:
-            return f"push reply message to {requester[:300]} fail: it answered {said.code}, {(said.remark or '')[:300]}"
+        if answer.code != ResponseCode.SUCCESS:
+            remark = (answer.remark or "")[:300]
+            return f"push reply message to {requester[:300]} fail: it answered {answer.code}, {remark}"
         return None
 
     def _header(self, reply: Incoming) -> PushReply:
@@ -176,6 +177,6 @@ class ReplyHandlers:
             unit_mode=send.unit_mode,
         )
 
-    def _said_to_senders(self) -> dict[str, str]:
+    def _sender_fields(self) -> dict[str, str]:
         added = self._core.routes.added
         return {keys.MESSAGE_REGION: added[keys.MESSAGE_REGION], keys.TRACE_ON: added[keys.TRACE_ON]}

@@ -61,7 +61,7 @@ class TransactionHandlers:
         return self._end(asked, command, connection)
 
     def _end(self, asked: EndTransaction, command: Command, connection: Connection) -> Command | None:
-        """The answer waits until the end is as safe as messages are, also that of an end which was said before."""
+        """The answer waits until the end is as safe as messages are, also for an end that was reported before."""
         ended = self._transactions.endings.end(asked)
         if ended is None:
             return None

@@ -1,8 +1,8 @@
 """The log as transactions see it: what is open is read from it, and what becomes of that is added to it.
 
-This broker reads the two queues as a consumer would, up to their ends whenever somebody ends a transaction, and after a
+This broker reads the two queues as a consumer would, up to their ends whenever a transaction is ended, and after a
 start or a promotion from where the last reading was of interest. Nothing is acted on before everything from before this
-broker was the master is read: what looks open there may have been ended by another one.
+broker was the master is read: what seems open there may have been ended by another master.
 
 What is appended together is in the log together but for one case: the log may have been torn between the two.
 """
@@ -36,7 +36,7 @@ HEALED_MAX: Final = 10_000
 """Places that are remembered: as many as damaged ranges are."""
 
 WAITING_MAX: Final = 64
-"""Documents that the log has not reached yet; what does not fit is left out, and a later one says the same or more."""
+"""Documents that the log has not reached yet. Further ones are left out: a later one has the same or more."""
 
 TOPICS: Final = (names.HALF_TOPIC, names.OP_HALF_TOPIC)
 
@@ -279,35 +279,35 @@ class TransactionProgress:
         self._waiting: Final[deque[tuple[int, dict[str, int]]]] = deque()
         """(end of the master's log, where it began then by topic)."""
 
-    def hear(self, document: OffsetDocument, end: int) -> None:
+    def receive(self, document: OffsetDocument, end: int) -> None:
         """Take what is ours out of a master's document, whose log ends at ``end``, and put in what holds here."""
-        said: dict[str, int] = {}
+        begins: dict[str, int] = {}
         for topic in TOPICS:
             key = f"{topic}{SEPARATOR}{names.TRANSACTION_GROUP}"
-            said[topic] = document.offset_table.pop(key, {}).get(0, 0)
+            begins[topic] = document.offset_table.pop(key, {}).get(0, 0)
             own = self._offsets.find(names.TRANSACTION_GROUP, topic, 0)
             if own is not None:
                 document.offset_table[key] = {0: own}
         if len(self._waiting) < WAITING_MAX:
-            self._waiting.append((end, said))
+            self._waiting.append((end, begins))
 
     def reach(self, position: int) -> None:
         """This log is the master's up to ``position``."""
-        said: dict[str, int] = {}
+        begins: dict[str, int] = {}
         while self._waiting and self._waiting[0][0] <= position:
-            _, said = self._waiting.popleft()
-        self._commit(said)
+            _, begins = self._waiting.popleft()
+        self._commit(begins)
 
     def lead(self, position: int) -> None:
-        """This broker is the master, and its log ends here; what was said of more is forgotten."""
+        """This broker is the master, and its log ends here; documents of a longer log are forgotten."""
         self.reach(position)
         self._waiting.clear()
 
     def begin_copying(self) -> None:
-        """A master is followed from now on, and this log may have lost what said that something has ended."""
+        """A master is followed from now on, and this log may have lost op messages."""
         self._waiting.clear()
         self._commit({topic: 0 for topic in TOPICS if self._offsets.find(names.TRANSACTION_GROUP, topic, 0)})
 
-    def _commit(self, said: dict[str, int]) -> None:
-        for topic, offset in said.items():
+    def _commit(self, begins: dict[str, int]) -> None:
+        for topic, offset in begins.items():
             self._offsets.commit(names.TRANSACTION_GROUP, topic, 0, offset)

@@ -1,11 +1,11 @@
 """Transactions of this broker: half messages are kept, ended, asked about, and given up.
 
-    producer   half --------------> stored, code 0; nobody sees it
+    producer   half --------------> stored, code 0; no consumer sees it
                end ---------------> [committed, op] or [op], in one piece; the answer when that is promised
     broker     no end in time ----> [half again, op], then the question to any live producer of the group
                asked too often, or too old -----> [a copy in TRANS_CHECK_MAX_TIME_TOPIC, op]
 
-Nothing but the log says what is open (`journal.py`): memory is what was read of it, so a start and a promotion lose
+Only the log decides what is open (`journal.py`): memory is what was read of it, so a start and a promotion lose
 nothing. How one is ended is in `endings.py`, how one is asked about in `questions.py`.
 """
 
