@@ -59,5 +59,8 @@ def join_tables(*tables: HandlerTable) -> HandlerTable:
 
 
 def _bound(namespace: Mapping[str, Any], owner: object) -> HandlerTable:
-    functions = [one for one in namespace.values() if isinstance(one, FunctionType) and hasattr(one, _MARK)]
-    return join_tables(*({int(code): MethodType(one, owner)} for one in functions for code in getattr(one, _MARK)))
+    tables: list[HandlerTable] = []
+    for function in namespace.values():
+        if isinstance(function, FunctionType):
+            tables += [{int(code): MethodType(function, owner)} for code in getattr(function, _MARK, ())]
+    return join_tables(*tables)
