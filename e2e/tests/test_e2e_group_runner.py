@@ -125,7 +125,7 @@ def second_run(run: Run, group: Group, before: tuple[list[str], int]) -> None:
     group.gantry("produce", TOPIC, "second")
     assert sorted(group.gantry("consume", TOPIC).split()) == ["alone", "first", "second"]
     group.space.cluster.kubectl("delete", "brokergroup", group.name, f"--namespace={group.space.name}")
-    run.wait_said("a group is looked after no more")
+    run.wait_said("stopped reconciling group")
     wait_until("the end of its pods", lambda: not group.brokers(), NOTICED_SECONDS_MAX)
     wait_until("nothing of it", lambda: not items(group.space, "statefulsets", "apis/apps/v1"), NOTICED_SECONDS_MAX)
 

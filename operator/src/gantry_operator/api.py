@@ -122,6 +122,11 @@ def place_of(document: Mapping[str, Any]) -> Place:
     return Place(kind_of(document), metadata.get("namespace", ""), metadata["name"])
 
 
+def manifest_of(document: Mapping[str, Any]) -> Object:
+    """What a person has written: the document without its status."""
+    return {key: value for key, value in document.items() if key != "status"}
+
+
 def uid_of(document: Mapping[str, Any]) -> str:
     """Of an object as the API server has it."""
     return str(document["metadata"].get("uid", ""))

@@ -16,10 +16,10 @@ from typing import Final, final
 from gantry_operator.api import GROUPS, NODES, PODS, Kind, Object, Place, labels_of, place_of, revision_of, uid_of
 from gantry_operator.objects.names import GROUP_LABEL
 
-GroupKey = tuple[str, str]
-"""Namespace and name of a group."""
+ResourceKey = tuple[str, str]
+"""Namespace and name of a group or pipeline."""
 
-Woken = Callable[[GroupKey], None]
+Woken = Callable[[ResourceKey], None]
 
 
 def name_of(document: Object) -> str:
@@ -35,22 +35,30 @@ OWNERS: Final[Mapping[Kind, Callable[[Object], str]]] = {GROUPS: name_of}
 class Cache:
     """Owned by the event loop."""
 
-    def __init__(self, label: str = GROUP_LABEL, owners: Mapping[Kind, Callable[[Object], str]] = OWNERS) -> None:
+    def __init__(
+        self,
+        label: str = GROUP_LABEL,
+        owners: Mapping[Kind, Callable[[Object], str]] = OWNERS,
+        *,
+        knows_machines: bool = True,
+    ) -> None:
         """Of groups; or of other owners, whose objects have another label."""
+        self.knows_machines: Final = knows_machines
+        """Whether Nodes and PersistentVolumes may be read."""
+
         self._label: Final = label
         self._owners: Final = owners
-        self.on_change: Woken = lambda key: None
-        """Told whose object has changed; of a machine, every group's."""
-
-        self.knows_machines = True
-        """Whether machines may be looked at."""
-
+        self._subscribers: Final[list[Woken]] = []
         self._objects: Final[dict[Place, Object]] = {}
-        self._of_group: Final[dict[tuple[Kind, GroupKey], set[Place]]] = {}
+        self._of_group: Final[dict[tuple[Kind, ResourceKey], set[Place]]] = {}
         self._departed: Final[dict[Place, Object]] = {}
 
     def __repr__(self) -> str:
         return f"<Cache objects={len(self._objects)}>"
+
+    def subscribe(self, changed: Woken) -> None:
+        """Call this with the key of the resource whose object has changed; of a machine, with every key."""
+        self._subscribers.append(changed)
 
     # -- asked ---------------------------------------------------------------------------------------------------------
 
@@ -58,7 +66,7 @@ class Cache:
         """One, if it is there."""
         return self._objects.get(place)
 
-    def of_group(self, kind: Kind, key: GroupKey) -> list[Object]:
+    def of_group(self, kind: Kind, key: ResourceKey) -> list[Object]:
         """All of a kind that belong to a group, by name."""
         places = sorted(self._of_group.get((kind, key), ()), key=lambda place: place.name)
         return [self._objects[place] for place in places]
@@ -71,12 +79,12 @@ class Cache:
         """The last state of the last pod of this name that has gone."""
         return self._departed.get(place)
 
-    def groups(self) -> list[GroupKey]:
-        """All that are there."""
+    def owner_keys(self) -> list[ResourceKey]:
+        """Of all groups, or other owners, that exist."""
         owners = (one for one in self._objects.items() if one[0].kind in self._owners)
         return sorted((place.namespace, self._owners[place.kind](document)) for place, document in owners)
 
-    def owner(self, key: GroupKey) -> Object | None:
+    def owner(self, key: ResourceKey) -> Object | None:
         """What is looked after under this key."""
         found = (one for kind in self._owners for one in self.of_group(kind, key))
         return next(found, None)
@@ -149,15 +157,13 @@ class Cache:
             self._of_group.get((place.kind, group), set()).discard(place)
 
     def _tell(self, place: Place, document: Object) -> None:
-        if place.kind == NODES:
-            for key in self.groups():
-                self.on_change(key)
-            return
         group = self._key_of(place, document)
-        if group is not None:
-            self.on_change(group)
+        keys = self.owner_keys() if place.kind == NODES else [] if group is None else [group]
+        for key in keys:
+            for changed in self._subscribers:
+                changed(key)
 
-    def _key_of(self, place: Place, document: Object) -> GroupKey | None:
+    def _key_of(self, place: Place, document: Object) -> ResourceKey | None:
         named = self._owners.get(place.kind)
         name = labels_of(document).get(self._label) if named is None else named(document)
         return None if name is None else (place.namespace, name)

@@ -1,7 +1,7 @@
 """Kopf's part: watches that tell, and nothing else. Every handler is an event handler, so Kopf adds no finalizer.
 
-    brokergroups, pods, statefulsets, claims, leases, nodes   -->   Groups.seen
-    topicarchives, logaudits, topicanalytics, jobs, cronjobs  -->   the same, which tells pipelines what is theirs
+    brokergroups, pods, statefulsets, claims, leases, nodes   -->   WatchedResources.take
+    topicarchives, logaudits, topicanalytics, jobs, cronjobs  -->   the same, which has a cache for pipelines
 
 Kopf's own loops do not retry what an event handler raises, keep no state on objects, and know no order; all of that is
 the business of a group's task, which looks at what is there, not at what has changed. Handlers and settings are of one
@@ -17,22 +17,23 @@ from typing import Any, Final
 import kopf
 
 from gantry_operator.api import Kind
-from gantry_operator.groups import LISTED, Groups
-from gantry_operator.pipelines.all_pipelines import LISTED as LISTED_FOR_PIPELINES
+from gantry_operator.watched_resources import LISTED, LISTED_FOR_PIPELINES, WatchedResources
 from gantry_spec.manifest.group import API_GROUP
 
 WORKERS: Final = 4
 """Threads of Kopf's for handlers that block; ours never do."""
 
 
-def registry_of(groups: Groups, login: Callable[[], kopf.ConnectionInfo]) -> kopf.OperatorRegistry:
-    """Every kind that is watched, told to ``groups``. ``login`` says who we are, anew each time it is asked."""
+def registry_of(resources: WatchedResources, login: Callable[[], kopf.ConnectionInfo]) -> kopf.OperatorRegistry:
+    """Every kind that is watched, reported to ``resources``. ``login`` says who we are, anew each time it is asked."""
     registry = kopf.OperatorRegistry()
-    fill(registry, groups, login)
+    fill(registry, resources, login)
     return registry
 
 
-def fill(registry: kopf.OperatorRegistry, groups: Groups, login: Callable[[], kopf.ConnectionInfo]) -> None:
+def fill(
+    registry: kopf.OperatorRegistry, resources: WatchedResources, login: Callable[[], kopf.ConnectionInfo]
+) -> None:
     """The same, put into one that somebody has begun."""
 
     @kopf.on.login(registry=registry, id="login")
@@ -42,13 +43,13 @@ def fill(registry: kopf.OperatorRegistry, groups: Groups, login: Callable[[], ko
     @kopf.on.cleanup(registry=registry, id="cleanup")
     async def ended(**_: object) -> None:
         """Before Kopf waits for whatever still runs: nothing of ours does."""
-        await groups.close()
+        await resources.close()
 
-    for kind, label in groups.watched.items():
-        _watch(registry, groups, kind, label)
+    for kind, label in resources.watched.items():
+        _watch(registry, resources, kind, label)
 
 
-def _watch(registry: kopf.OperatorRegistry, groups: Groups, kind: Kind, label: str) -> None:
+def _watch(registry: kopf.OperatorRegistry, resources: WatchedResources, kind: Kind, label: str) -> None:
     group, _, version = kind.api_version.rpartition("/")
     name, _, value = label.partition("=")
     labels = {name: value or kopf.PRESENT} if name else None
@@ -56,7 +57,7 @@ def _watch(registry: kopf.OperatorRegistry, groups: Groups, kind: Kind, label: s
     @kopf.on.event(group, version, kind.plural, labels=labels, registry=registry, id=f"seen-{kind.plural}")
     async def seen(event: Mapping[str, Any], **_: object) -> None:
         document = {"apiVersion": kind.api_version, "kind": kind.name} | dict(event["object"])
-        groups.seen(event["type"], document)
+        resources.take(event["type"], document)
 
 
 def settings_of() -> kopf.OperatorSettings:

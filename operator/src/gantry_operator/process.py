@@ -40,8 +40,7 @@ from gantry_operator.cache import Cache
 from gantry_operator.clock import RealClock
 from gantry_operator.connection import connection_of
 from gantry_operator.errors import ApiError
-from gantry_operator.group_loop import Parts
-from gantry_operator.groups import Groups
+from gantry_operator.group_reconciler import GroupContext
 from gantry_operator.handlers import registry_of, settings_of
 from gantry_operator.keys import operator_key
 from gantry_operator.known_kinds import KnownKinds
@@ -50,13 +49,18 @@ from gantry_operator.leader import Candidate
 from gantry_operator.leader_task import Leadership, end_process
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
-from gantry_operator.pipelines.all_pipelines import Pipelines, pipeline_cache
 from gantry_operator.pipelines.facts import EngineFacts
 from gantry_operator.pipelines.pages import HttpPages
-from gantry_operator.pipelines.pipeline_loop import PipelineParts
+from gantry_operator.pipelines.reconciler import (
+    PipelineContext,
+    PipelineReconciler,
+    pipeline_cache,
+)
 from gantry_operator.probes import probes
+from gantry_operator.resource_loop import LoopKeeper
 from gantry_operator.settings import OperatorSettings, address_of, own_identity
 from gantry_operator.sidecars import HttpSidecars, Sidecars
+from gantry_operator.watched_resources import WatchedResources
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +75,8 @@ WATCHES_END_S: Final = 1.0
 """For Kopf to end its watches; they are cut off then."""
 
 
-Watch = Callable[[Groups, asyncio.Event], Awaitable[None]]
-"""Has somebody tell the groups what changes, until the event is set."""
+Watch = Callable[[WatchedResources, asyncio.Event], Awaitable[None]]
+"""Reports what changes, until the event is set."""
 
 
 @final
@@ -100,8 +104,8 @@ class Operator:
         self.around: Final = around
         self.metrics: Final = Metrics()
         self.clock: Final = RealClock()
-        self.cache: Final = Cache()
-        self.groups: Groups | None = None
+        self.cache: Final = Cache(knows_machines=settings.looks_at_machines)
+        self.resources: WatchedResources | None = None
         self.port = 0
         """Of probes and metrics, once it listens."""
 
@@ -145,19 +149,19 @@ class Operator:
         async with AsyncExitStack() as stack:
             stack.callback(api.close)
             sidecars = await stack.enter_async_context(self.around.sidecars())
-            self.cache.knows_machines = settings.looks_at_machines
             known = KnownKinds(api)
-            parts = Parts(
+            context = GroupContext(
                 cache=self.cache, api=api, sidecars=sidecars, clock=self.clock, metrics=self.metrics,
                 base=await self._base(known), render=render,
                 key=await operator_key(api, settings.namespace, settings.name),
                 lease_duration_ms=settings.lease_duration_ms,
             )  # fmt: skip
             pipelines = await self._pipelines(api, known, stack)
-            groups = self.groups = Groups(parts, settings.namespaces, pipelines)
-            await self._listed(groups)
-            keeping = asyncio.create_task(groups.run(), name="gantry-groups")
-            watching = asyncio.create_task(self._watches(groups), name="gantry-watches")
+            groups = LoopKeeper(context, settings.namespaces)
+            resources = self.resources = WatchedResources(groups, pipelines)
+            await self._listed(resources)
+            keeping = asyncio.create_task(resources.run(), name="gantry-resources")
+            watching = asyncio.create_task(self._watches(resources), name="gantry-watches")
             asking = asyncio.create_task(self._more(known), name="gantry-known-kinds")
             try:
                 await _first(asyncio.shield(watching), asyncio.shield(leading), self._stop.wait())
@@ -165,7 +169,7 @@ class Operator:
                 self._stop.set()
                 await _ended(asking)
                 await _ended(keeping)
-                await groups.close()
+                await resources.close()
                 self._is_settled = await api.settled(SETTLE_S)
                 await self._resign(leadership, leading)
                 await asyncio.wait([watching], timeout=WATCHES_END_S)
@@ -180,8 +184,10 @@ class Operator:
         log.warning("the cluster knows more now: this operator begins again", extra={"kind": kind.plural})
         self.stop()
 
-    async def _pipelines(self, api: Kubernetes, known: KnownKinds, stack: AsyncExitStack) -> Pipelines | None:
-        """Those that look after pipelines, where the cluster knows such things and we may look at them."""
+    async def _pipelines(
+        self, api: Kubernetes, known: KnownKinds, stack: AsyncExitStack
+    ) -> LoopKeeper[PipelineReconciler] | None:
+        """The keeper of pipelines, where the cluster has such kinds and the operator may list them."""
         settings = self.settings
         for kind in (*PIPELINES, JOBS, CRON_JOBS):
             if not await known.has(kind, settings.namespaces, patience_s=OWN_KINDS_S):
@@ -196,11 +202,11 @@ class Operator:
             operator_labels=dict(settings.operator_labels),
             prometheus_labels=dict(settings.prometheus_labels),
         )
-        parts = PipelineParts(
+        context = PipelineContext(
             cache=pipeline_cache(), groups=self.cache, api=api, clock=self.clock, metrics=self.metrics, engine=engine,
             pages=await stack.enter_async_context(HttpPages()),
         )  # fmt: skip
-        return Pipelines(parts, settings.namespaces)
+        return LoopKeeper(context, settings.namespaces)
 
     async def _resign(self, leadership: Leadership, leading: asyncio.Task[None]) -> None:
         """Give the Lease back, if nothing is under way; a second time does nothing."""
@@ -210,11 +216,11 @@ class Operator:
                 async with asyncio.timeout(RELEASE_S):
                     await leadership.release()
 
-    async def _listed(self, groups: Groups) -> None:
+    async def _listed(self, resources: WatchedResources) -> None:
         """Everything, before anything is decided."""
         while not self._stop.is_set():
             try:
-                await groups.list_all()
+                await resources.list_all()
                 return
             except ApiError as error:
                 log.warning("what is there cannot be listed yet", extra={"reason": str(error)})
@@ -233,18 +239,18 @@ class Operator:
             has_prometheus_rule=await known.has(PROMETHEUS_RULES),
         )
 
-    async def _watches(self, groups: Groups) -> None:
+    async def _watches(self, resources: WatchedResources) -> None:
         if self.around.watch is None:
-            await self.watch(groups)
+            await self.watch(resources)
         else:
-            await self.around.watch(groups, self._stop)
+            await self.around.watch(resources, self._stop)
 
-    async def watch(self, groups: Groups) -> None:
+    async def watch(self, resources: WatchedResources) -> None:
         """Have Kopf tell what changes, until stopped."""
         namespaces = self.settings.namespaces
         before = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
-            registry=registry_of(groups, lambda: connection_of(self._configuration)),
+            registry=registry_of(resources, lambda: connection_of(self._configuration)),
             settings=settings_of(),
             standalone=True,
             # Without one Kopf asks for the user's name, and a pod's user may have none.
@@ -257,7 +263,7 @@ class Operator:
         await kopf.run_tasks(tasks, ignored=before)
 
     def _complaint(self) -> str:
-        return "" if self.groups is None else self.groups.stale(self.settings.stale_s)
+        return "" if self.resources is None else self.resources.stale(self.settings.stale_s)
 
 
 async def _first(*waits: Awaitable[object]) -> None:

@@ -22,13 +22,13 @@ import kopf
 from kopf.testing import KopfRunner
 
 from gantry_operator.connection import connection_of
-from gantry_operator.groups import Groups
 from gantry_operator.handlers import fill, settings_of
 from gantry_operator.kubernetes_api import configuration
 from gantry_operator.logs import JsonFormatter
 from gantry_operator.process import Around, Operator
 from gantry_operator.settings import OperatorSettings
 from gantry_operator.sidecars import HttpSidecars, Sidecars
+from gantry_operator.watched_resources import WatchedResources
 
 END_S_MAX: Final = 180.0
 BEGIN_S_MAX: Final = 180.0
@@ -66,9 +66,9 @@ class Hosted:
         if running.done():
             raise kopf.PermanentError("the operator has ended before it began") from running.exception()
 
-    async def _watch(self, groups: Groups, stopped: asyncio.Event) -> None:
+    async def _watch(self, resources: WatchedResources, stopped: asyncio.Event) -> None:
         settings = self._settings
-        fill(self.registry, groups, lambda: connection_of(configuration(settings.kubeconfig, settings.context)))
+        fill(self.registry, resources, lambda: connection_of(configuration(settings.kubeconfig, settings.context)))
         self._began.set()
         await stopped.wait()
 

@@ -8,25 +8,26 @@ from typing import Any, Final
 from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
 
 from gantry_operator.cache import Cache
-from gantry_operator.group_loop import GroupLoop, Parts
+from gantry_operator.group_reconciler import GroupContext, GroupReconciler
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
+from gantry_operator.resource_loop import ResourceLoop
 
 SYNC: Final = {"shards": 1, "slaves": 1, "nameServers": {"addresses": ["ns.example:9876"]}}
 ASYNC: Final = SYNC | {"replication": {"mode": "Async"}, "failover": {"maxDataLossBytes": "1Gi"}}
 
 
-def operator_of(cluster: ModelCluster) -> GroupLoop:
+def operator_of(cluster: ModelCluster) -> ResourceLoop[GroupReconciler]:
     """A new process: it knows nothing but what watches show."""
     cache = Cache()
     for document in list(cluster.api.objects.values()):
         cache.take(None, document)
     cluster.api.watchers.append(cache.take)
-    parts = Parts(
+    context = GroupContext(
         cache=cache, api=cluster.api, sidecars=cluster, clock=cluster.clock, metrics=Metrics(),
         base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
     )  # fmt: skip
-    return GroupLoop((NAMESPACE, GROUP), parts)
+    return ResourceLoop((NAMESPACE, GROUP), context)
 
 
 class Play:
@@ -37,7 +38,7 @@ class Play:
         self.loop = operator_of(self.cluster)
 
     @classmethod
-    def of(cls, cluster: ModelCluster, loop: GroupLoop) -> Play:
+    def of(cls, cluster: ModelCluster, loop: ResourceLoop[GroupReconciler]) -> Play:
         """Of what is there already."""
         play = cls.__new__(cls)
         play.cluster, play.loop = cluster, loop
@@ -45,7 +46,7 @@ class Play:
 
     async def turn(self, by_ms: int = 250) -> None:
         await self.loop.step()
-        await self.loop.settle()
+        await self.loop.reconciler.settle()
         self.cluster.advance(by_ms)
 
     async def until(self, predicate: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
@@ -57,7 +58,7 @@ class Play:
         return (self.cluster.clock.ms - began_ms) / 1000
 
     def why(self) -> object:
-        return self.loop.decision.explanation, self.cluster.group.get("status")
+        return self.loop.reconciler.decision.explanation, self.cluster.group.get("status")
 
     def condition(self, kind: str) -> tuple[str, str, str]:
         """Status, reason and message of one."""

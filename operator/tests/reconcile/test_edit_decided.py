@@ -123,7 +123,7 @@ async def edited(batch: Batch) -> tuple[dict[str, str], dict[str, str], Play]:
     before = pods_of(play)
     edit(play, merged({"shards": 1}, batch.after))
     await play.until(play.is_well, "the edit is seen", 300)
-    await play.until(lambda: not play.loop.decision.actions, "nothing is to be done any more", 300)
+    await play.until(lambda: not play.loop.reconciler.decision.actions, "nothing is to be done any more", 300)
     return before, pods_of(play), play
 
 

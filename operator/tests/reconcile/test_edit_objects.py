@@ -24,12 +24,13 @@ from operator_world.cluster import ModelClock
 from gantry_operator.acting.leftovers import CLEARED, Leftovers
 from gantry_operator.api import CONFIG_MAPS, GROUPS, Object, Place, place_of
 from gantry_operator.cache import Cache
-from gantry_operator.group_loop import GroupLoop, Parts
-from gantry_operator.groups import Groups
+from gantry_operator.group_reconciler import GroupContext
 from gantry_operator.kubernetes_api import KubernetesApi
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import render
+from gantry_operator.resource_loop import LoopKeeper, ResourceLoop
 from gantry_operator.sidecars import HttpSidecars
+from gantry_operator.watched_resources import WatchedResources
 from gantry_spec.manifest.reading import group_of
 
 pytestmark = [
@@ -62,12 +63,12 @@ class Operated:
         self.server = server
         self.api = KubernetesApi(ApiClient(settings))
         self.clock = ModelClock()
-        self.parts = Parts(
+        context = GroupContext(
             cache=Cache(), api=self.api, sidecars=HttpSidecars(), clock=self.clock, metrics=Metrics(),
             base=facts(), render=render, key=bytes(32),
         )  # fmt: skip
-        self.groups = Groups(self.parts, (NAMESPACE,))
-        self.loop = GroupLoop((NAMESPACE, GROUP), self.parts)
+        self.resources = WatchedResources(LoopKeeper(context, (NAMESPACE,)))
+        self.loop = ResourceLoop((NAMESPACE, GROUP), context)
 
     async def edit(self, spec: dict[str, Any]) -> None:
         """Write it down, and let the operator come round some times."""
@@ -82,9 +83,9 @@ class Operated:
                 answer = self.server.ask("POST", GROUPS_PATH, head | {"spec": spec})
         assert answer[0] in (200, 201), answer
         for _ in range(STEPS):
-            await self.groups.list_all()
+            await self.resources.list_all()
             await self.loop.step()
-            await self.loop.settle()
+            await self.loop.reconciler.settle()
             self.clock.ms += 10_000
 
     async def there(self) -> list[Object]:
@@ -105,7 +106,7 @@ class Operated:
         for one in await self.there():
             place = place_of(one)
             self.server.ask("DELETE", place.kind.path(place.namespace, place.name))
-        await self.loop.settle()
+        await self.loop.reconciler.settle()
         self.api.close()
 
 

@@ -15,7 +15,8 @@ from operator_world.play import ASYNC, SYNC, Play, operator_of
 
 from gantry_operator.api import Place, place_of
 from gantry_operator.errors import ApiError, Unavailable
-from gantry_operator.group_loop import GroupLoop
+from gantry_operator.group_reconciler import GroupReconciler
+from gantry_operator.resource_loop import ResourceLoop
 
 SHAPES: Final[list[dict[str, Any]]] = [
     SYNC | {"slaves": 2},
@@ -34,7 +35,7 @@ class History:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.cluster = ModelCluster(SHAPES[seed % len(SHAPES)], 4)
-        self.loops: list[GroupLoop] = [operator_of(self.cluster) for _ in range(2)]
+        self.loops: list[ResourceLoop[GroupReconciler]] = [operator_of(self.cluster) for _ in range(2)]
         self.is_away = False
         self.images = 0
         self.cluster.api.refuse = self.refuse
@@ -58,7 +59,7 @@ class History:
                 except ApiError:
                     continue
                 if self.random.random() < 0.7:
-                    await loop.settle()
+                    await loop.reconciler.settle()
         self.cluster.advance(self.random.choice([50, 250, 250, 1_000]))
 
     def trouble(self) -> None:

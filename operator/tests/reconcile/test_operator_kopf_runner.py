@@ -35,7 +35,7 @@ RESERVED = "fileReservedTime=12"
 SOME_LOOKS_S = 1.5
 CLOSED_S = 0.25
 """For the loop to close what is closed: connections over TLS say goodbye."""
-GOING = "the namespace of a group is going: nothing is done for it any more"
+GOING = "namespace of group is terminating; nothing more is changed"
 TOO_LITTLE = {"resources": {"limits": {"memory": "64Mi"}}}
 
 
@@ -151,7 +151,7 @@ def test_kopfs_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path)
             after = server.ask("GET", ORDERS)[1]["status"]
             assert (after["master"], after["epoch"]) == (before["master"], before["epoch"])
             assert server.ask("DELETE", ORDERS)[0] == 200
-            second.wait_said("a group is looked after no more")
+            second.wait_said("stopped reconciling group")
         second.demand_order()
     assert server.ask("GET", ORDERS)[0] == 404, "no finalizer has held it back"
 
@@ -163,10 +163,10 @@ def test_a_run_with_a_bug_is_no_good_one(server: ApiServer, tmp_path: Path, monk
     def decide(*_: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr("gantry_operator.group_loop.decide", decide)
+    monkeypatch.setattr("gantry_operator.group_reconciler.decide", decide)
     create(server, "spoilt", {})
     with kopf_runs(settings_in(server, tmp_path)) as run:
-        run.wait_said("a look has a bug")
+        run.wait_said("unexpected error while reconciling group")
     assert server.ask("DELETE", f"{GROUPS}/spoilt")[0] == 200
 
     assert run.runner.exit_code == 0
@@ -197,7 +197,7 @@ def leaving(server: ApiServer, folder: Path, space: str, told: str) -> Run:
             assert items(server, path) == {}, "nothing is made any more"
         run.wait_said(told)
         assert server.ask("DELETE", f"{groups}/orders")[0] == 200
-        run.wait_said("a group is looked after no more")
+        run.wait_said("stopped reconciling group")
     return run
 
 

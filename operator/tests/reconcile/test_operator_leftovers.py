@@ -121,7 +121,7 @@ async def test_nothing_is_looked_for_where_nothing_can_be_left(
     play = Play(SYNC)
     group = play.cluster.group
     group["metadata"]["generation"], group["status"] = generation, status
-    play.loop._parts.cache.put(group | {"metadata": group["metadata"] | {"resourceVersion": "1000000"}})
+    play.loop._context.cache.put(group | {"metadata": group["metadata"] | {"resourceVersion": "1000000"}})
     listed, real = set[Kind](), play.cluster.api.list
 
     async def spied(kind: Kind, namespace: str = "", labels: str = "") -> list[dict[str, Any]]:

@@ -24,8 +24,7 @@ from operator_world.waiting import until
 from gantry_operator.api import CRON_JOBS, GROUPS, POD_MONITORS, SECRETS, STATEFUL_SETS, Object
 from gantry_operator.cache import Cache
 from gantry_operator.errors import Gone, SettingsError, SidecarDenied, SidecarRefused, SidecarSilent
-from gantry_operator.group_loop import Parts
-from gantry_operator.groups import LISTED, Groups
+from gantry_operator.group_reconciler import GroupContext
 from gantry_operator.handlers import registry_of, settings_of
 from gantry_operator.keys import operator_key
 from gantry_operator.known_kinds import KnownKinds
@@ -36,8 +35,10 @@ from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
 from gantry_operator.probes import probes
 from gantry_operator.process import Operator
+from gantry_operator.resource_loop import LoopKeeper
 from gantry_operator.settings import OperatorSettings, address_of, pairs_of
 from gantry_operator.sidecars import HttpSidecars, Peer
+from gantry_operator.watched_resources import LISTED, WatchedResources
 from gantry_spec.executor import Expected
 from gantry_spec.heard import report_of
 from gantry_status import orders
@@ -101,11 +102,11 @@ async def test_the_process_needs_no_name_of_its_user(monkeypatch: pytest.MonkeyP
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(KUBECONFIG)
     operator = Operator(OperatorSettings(image="gantry:test", kubeconfig=str(kubeconfig)))
-    groups = Groups(parts_of(FakeKubernetes()), ("a",))
+    resources = WatchedResources(LoopKeeper(context_of(FakeKubernetes()), ("a",)))
 
     operator.stop()
     async with asyncio.timeout(120):
-        await operator.watch(groups)
+        await operator.watch(resources)
 
 
 # -- what the cluster knows --------------------------------------------------------------------------------------------
@@ -249,8 +250,8 @@ def test_a_line_is_one_fact_as_json() -> None:
 # -- groups and watches ------------------------------------------------------------------------------------------------
 
 
-def parts_of(api: FakeKubernetes) -> Parts:
-    return Parts(
+def context_of(api: FakeKubernetes) -> GroupContext:
+    return GroupContext(
         cache=Cache(), api=api, sidecars=HttpSidecars(), clock=ModelClock(), metrics=Metrics(),
         base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
     )  # fmt: skip
@@ -270,47 +271,47 @@ async def test_every_group_has_a_task_of_its_own_and_one_that_is_gone_none() -> 
     bad = group_object("bad")
     bad["spec"] = {"shard": 1}
     api.put(bad)
-    groups = Groups(parts_of(api))
+    resources = WatchedResources(LoopKeeper(context_of(api)))
     async with HttpSidecars() as sidecars:
-        object.__setattr__(groups._parts, "sidecars", sidecars)
-        await groups.list_all()
-        api.watchers.append(groups.seen)
-        groups.keep()
+        object.__setattr__(resources.groups.context, "sidecars", sidecars)
+        await resources.list_all()
+        api.watchers.append(resources.take)
+        resources.start_missing()
         await until(lambda: len(api.of_kind(STATEFUL_SETS)) == 6, "two groups have what they need")
-        assert set(groups.loops) == {("shop", "a"), ("shop", "b"), ("shop", "bad")}
+        assert set(resources.groups.loops) == {("shop", "a"), ("shop", "b"), ("shop", "bad")}
         api.remove(next(place for place in api.objects if place.kind == GROUPS and place.name == "b"))
-        await until(lambda: ("shop", "b") not in groups.loops, "its task has ended")
-        await groups.close()
+        await until(lambda: ("shop", "b") not in resources.groups.loops, "its task has ended")
+        await resources.close()
 
-    assert groups.loops == {}
+    assert resources.groups.loops == {}
     assert "bad" not in {one["metadata"]["labels"]["gantry.dev/group"] for one in api.of_kind(STATEFUL_SETS)}
 
 
 async def test_only_groups_of_the_listed_namespaces_are_looked_after() -> None:
     """Others are not touched, whatever is told of them."""
-    groups = Groups(parts_of(FakeKubernetes()), ["ours"])
-    groups.seen(None, group_object("a", "theirs") | {"metadata": {"name": "a", "namespace": "theirs", "uid": "1"}})
+    resources = WatchedResources(LoopKeeper(context_of(FakeKubernetes()), ["ours"]))
+    resources.take(None, group_object("a", "theirs") | {"metadata": {"name": "a", "namespace": "theirs", "uid": "1"}})
 
-    assert groups.loops == {}
+    assert resources.groups.loops == {}
 
 
 async def test_a_group_that_does_not_come_round_is_named() -> None:
     """What the liveness probe says."""
-    parts = parts_of(FakeKubernetes())
-    groups = Groups(parts)
-    groups.seen(None, group_object("a") | {"metadata": {"name": "a", "namespace": "shop", "uid": "1"}})
-    assert groups.stale(60) == ""
-    assert isinstance(parts.clock, ModelClock)
-    parts.clock.ms += 61_000
+    context = context_of(FakeKubernetes())
+    resources = WatchedResources(LoopKeeper(context))
+    resources.take(None, group_object("a") | {"metadata": {"name": "a", "namespace": "shop", "uid": "1"}})
+    assert resources.stale(60) == ""
+    assert isinstance(context.clock, ModelClock)
+    context.clock.ms += 61_000
 
-    assert "shop/a" in groups.stale(60)
-    await groups.close()
+    assert "shop/a" in resources.stale(60)
+    await resources.close()
 
 
 def test_kopf_only_watches_and_so_adds_no_finalizer() -> None:
     """Event handlers of every kind, and nothing of the sort that needs a finalizer or keeps state on objects."""
-    groups = Groups(parts_of(FakeKubernetes()))
-    registry = registry_of(groups, lambda: kopf.ConnectionInfo(server="https://nowhere"))
+    resources = WatchedResources(LoopKeeper(context_of(FakeKubernetes())))
+    registry = registry_of(resources, lambda: kopf.ConnectionInfo(server="https://nowhere"))
 
     assert len(registry._watching.get_all_handlers()) == len(LISTED)
     assert registry._changing.get_all_handlers() == []

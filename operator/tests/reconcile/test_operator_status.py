@@ -11,6 +11,7 @@ from spec_world.looks import NOW_MS, healthy, observed, spec_with, with_member, 
 
 from gantry_operator.api import EVENTS, Object
 from gantry_operator.errors import Forbidden
+from gantry_operator.event_recorder import AGAIN_MS, REASONS, Event, EventRecorder, event_of
 from gantry_operator.status import (
     WRITE_MS,
     Facts,
@@ -18,7 +19,6 @@ from gantry_operator.status import (
     is_worth_a_write,
     status_of,
 )
-from gantry_operator.telling import AGAIN_MS, REASONS, Teller
 from gantry_spec import actions as act
 from gantry_spec.decide import decide
 from gantry_spec.decide.decision import Condition
@@ -152,15 +152,17 @@ def group_object() -> Object:
 async def test_an_event_is_told_once_in_a_while() -> None:
     """The same reason and words are not told again before some minutes have passed."""
     api, clock = FakeKubernetes(), ModelClock()
-    teller = Teller(api, clock)
-    crown = act.Promote(shard=0, member=2, epoch=4000, electable=(1,), last_epoch=3000, end=7)
+    recorder = EventRecorder(api, clock)
+    promote = act.Promote(shard=0, member=2, epoch=4000, electable=(1,), last_epoch=3000, end=7)
+    promoted = event_of(promote)
+    assert promoted is not None
+    assert event_of(act.Follow(shard=0, member=1, epoch=4000, master="m:1")) is None
 
     for _ in range(3):
-        await teller.done(group_object(), crown)
-        await teller.done(group_object(), act.Follow(shard=0, member=1, epoch=4000, master="m:1"))
+        await recorder.record(group_object(), promoted)
     assert [one["reason"] for one in api.of_kind(EVENTS)] == ["MasterPromoted"]
     clock.ms += AGAIN_MS
-    await teller.done(group_object(), crown)
+    await recorder.record(group_object(), promoted)
 
     told = api.of_kind(EVENTS)
     assert len(told) == 2
@@ -173,7 +175,7 @@ async def test_an_event_that_cannot_be_told_ends_nothing() -> None:
     api = FakeKubernetes()
     api.refuse = lambda verb, place: Forbidden("events", "no")
 
-    await Teller(api, ModelClock()).tell(group_object(), "NotApplied", "why", is_warning=True)
+    await EventRecorder(api, ModelClock()).record(group_object(), Event("NotApplied", "why", is_warning=True))
 
     assert api.of_kind(EVENTS) == []
 

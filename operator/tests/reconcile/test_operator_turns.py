@@ -11,15 +11,15 @@ import pytest
 from operator_world.cluster import ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.waiting import until
-from test_operator_process import group_object, parts_of
+from test_operator_process import context_of, group_object
 
-from gantry_operator import group_loop
+from gantry_operator import resource_loop
 from gantry_operator.api import STATEFUL_SETS, Object, labels_of
-from gantry_operator.group_loop import TURNS
-from gantry_operator.groups import Groups
 from gantry_operator.kubernetes_api import THREADS
 from gantry_operator.objects.names import GROUP_LABEL
+from gantry_operator.resource_loop import TURNS, LoopKeeper
 from gantry_operator.sidecars import HttpSidecars
+from gantry_operator.watched_resources import WatchedResources
 
 NEW = [f"new-{number}" for number in range(3 * TURNS)]
 
@@ -44,36 +44,36 @@ class Creation:
         return await self._apply(document)
 
     @asynccontextmanager
-    async def looked_after(self) -> AsyncIterator[Groups]:
+    async def looked_after(self) -> AsyncIterator[WatchedResources]:
         """All of them, until none begins any more by itself."""
         async with HttpSidecars() as sidecars:
-            parts = parts_of(self.api)
-            object.__setattr__(parts, "sidecars", sidecars)
-            groups = Groups(parts)
-            await groups.list_all()
-            self.api.watchers.append(groups.seen)
-            groups.keep()
+            context = context_of(self.api)
+            object.__setattr__(context, "sidecars", sidecars)
+            resources = WatchedResources(LoopKeeper(context))
+            await resources.list_all()
+            self.api.watchers.append(resources.take)
+            resources.start_missing()
             for _ in range(200):
                 await asyncio.sleep(0)
-            yield groups
+            yield resources
             self.answering.set()
-            await groups.close()
+            await resources.close()
 
 
 async def test_new_groups_are_made_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread for calls is idle or wanted twice; whoever waits is not called stuck, and everybody's turn comes."""
     creation = Creation(monkeypatch)
-    async with creation.looked_after() as groups:
+    async with creation.looked_after() as resources:
         assert len(creation.begun) == TURNS == THREADS
-        clock = groups._parts.clock
+        clock = resources.groups.context.clock
         assert isinstance(clock, ModelClock)
         clock.ms += 61_000
-        assert all(f"shop/{name}" in groups.stale(60) for name in creation.begun)
-        assert not any(f"shop/{name}" in groups.stale(60).split(": ")[1].split(", ") for name in waiting(creation))
+        assert all(f"shop/{name}" in resources.stale(60) for name in creation.begun)
+        assert not any(f"shop/{name}" in resources.stale(60).split(": ")[1].split(", ") for name in waiting(creation))
 
         creation.answering.set()
         await until(lambda: len(creation.api.of_kind(STATEFUL_SETS)) == 3 * len(NEW), "each has what it needs")
-        assert groups.stale(60) == ""
+        assert resources.stale(60) == ""
 
 
 def waiting(creation: Creation) -> set[str]:
@@ -92,7 +92,7 @@ async def test_a_group_that_is_known_does_not_wait(monkeypatch: pytest.MonkeyPat
 
 async def test_without_turns_all_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: whatever else is to be asked queues behind all of them."""
-    monkeypatch.setattr(group_loop, "TURNS", 100)
+    monkeypatch.setattr(resource_loop, "TURNS", 100)
     creation = Creation(monkeypatch)
     async with creation.looked_after():
         assert creation.begun == set(NEW)

@@ -191,7 +191,7 @@ async def sleeping_with_volumes_that_go() -> set[str]:
 async def slept_untold() -> tuple[str, int]:
     """A shard falls asleep though its StatefulSets were never told to keep volumes: what is said, and what is left."""
     play = await Play(SYNC | {"storage": {"retain": "Never"}}).begun()
-    objects, refusal = play.loop._looker.objects, ""
+    objects, refusal = play.loop.reconciler.observer.objects, ""
     try:
         await Pods(objects.key, objects, play.cluster.api).do(act.Sleep(shard=0))
     except Conflict as error:

@@ -9,7 +9,7 @@ import pytest
 from pipelines_scene import ended, pipeline, pod_status, resource, text_of, words
 
 from gantry_operator.pipelines.claims import shared_with
-from gantry_operator.pipelines.deciding import Problem, View, is_worth_a_write, status_of, told_of
+from gantry_operator.pipelines.deciding import Problem, View, events_of, is_worth_a_write, status_of
 from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts
 from gantry_operator.pipelines.looking import facts_or_problem
 from gantry_operator.pipelines.reports import QUEUES_MAX
@@ -160,7 +160,7 @@ def test_lost_messages_stay_said_until_somebody_has_looked(said: dict[str, Any],
     assert conditions(first)["DataLoss"] == ("True", reason)
     assert conditions(status_of(again))["DataLoss"] == ("True", reason)
     assert conditions(status_of(edited))["DataLoss"] == ("False", "NoneSeen")
-    assert reason in [one.reason for one in told_of({}, first) if one.is_warning]
+    assert reason in [one.reason for one in events_of({}, first) if one.is_warning]
 
 
 def test_what_an_audit_finds_is_a_condition() -> None:
@@ -209,10 +209,10 @@ def test_events_are_told_when_something_has_changed() -> None:
     """Done, failed and blocked, each when it comes and not again."""
     text = text_of(words(end="2026-01-01T00:05:00Z", rows=70, text="70 messages"))
     done = status_of(view("TopicArchive", pod(phase="Succeeded", state=ended(0, text=text)), spec=CRON))
-    assert [(one.reason, one.is_warning) for one in told_of({}, done)] == [("RunDone", False)]
-    assert told_of(msgspec.to_builtins(done), done) == []
+    assert [(one.reason, one.is_warning) for one in events_of({}, done)] == [("RunDone", False)]
+    assert events_of(msgspec.to_builtins(done), done) == []
     blocked = status_of(view(problem=Problem("SharedDestination", "TopicArchive a writes into x")))
-    assert [(one.reason, one.is_warning) for one in told_of({}, blocked)] == [("SharedDestination", True)]
+    assert [(one.reason, one.is_warning) for one in events_of({}, blocked)] == [("SharedDestination", True)]
 
 
 def test_counts_that_grow_are_written_now_and_then_and_conditions_at_once() -> None:

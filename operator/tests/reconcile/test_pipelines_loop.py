@@ -10,7 +10,7 @@ from operator_world.cluster import ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.waiting import until
 from pipelines_scene import ROLE, Cluster, ended, pod_status, resource, text_of, words
-from test_operator_process import group_object, parts_of
+from test_operator_process import context_of, group_object
 
 from gantry_operator.api import (
     CONFIG_MAPS,
@@ -26,11 +26,15 @@ from gantry_operator.api import (
     Object,
     Place,
 )
-from gantry_operator.groups import Groups
 from gantry_operator.metrics import Metrics
-from gantry_operator.pipelines.all_pipelines import Pipelines, pipeline_cache
 from gantry_operator.pipelines.facts import EngineFacts
-from gantry_operator.pipelines.pipeline_loop import PipelineLoop, PipelineParts
+from gantry_operator.pipelines.reconciler import (
+    PipelineContext,
+    PipelineReconciler,
+    pipeline_cache,
+)
+from gantry_operator.resource_loop import LoopKeeper, ResourceLoop
+from gantry_operator.watched_resources import WatchedResources
 
 KIND = {kind.name: kind for kind in PIPELINES}
 CRON = {"schedule": "*/10 * * * *"}
@@ -43,17 +47,15 @@ class Scene:
         self.api = FakeKubernetes()
         self.cluster = Cluster(self.api)
         self.clock = ModelClock()
-        group_parts = parts_of(self.api)
-        self.pipelines = Pipelines(
-            PipelineParts(
-                cache=pipeline_cache(), groups=group_parts.cache, api=self.api, pages=self.cluster, clock=self.clock,
-                metrics=Metrics(), engine=EngineFacts(image="pipelines:1", executors_role=ROLE),
-            ),
-            ("only-when-told",),
+        groups = context_of(self.api)
+        self.context = PipelineContext(
+            cache=pipeline_cache(), groups=groups.cache, api=self.api, pages=self.cluster, clock=self.clock,
+            metrics=Metrics(), engine=EngineFacts(image="pipelines:1", executors_role=ROLE),
         )  # fmt: skip
-        self.groups = Groups(group_parts, ("only-when-told",), self.pipelines)
-        self.loops: dict[str, PipelineLoop] = {}
-        self.api.watchers.append(self.groups.seen)
+        no_loops = ("only-when-told",)
+        self.resources = WatchedResources(LoopKeeper(groups, no_loops), LoopKeeper(self.context, no_loops))
+        self.loops: dict[str, ResourceLoop[PipelineReconciler]] = {}
+        self.api.watchers.append(self.resources.take)
 
     def apply(self, document: Object) -> None:
         """As a person does."""
@@ -63,7 +65,7 @@ class Scene:
 
     async def look(self, base: str = "orders-archive", times: int = 2) -> float | None:
         """Come round, some time later."""
-        loop = self.loops.setdefault(base, PipelineLoop(("shop", base), self.pipelines._parts))
+        loop = self.loops.setdefault(base, ResourceLoop(("shop", base), self.context))
         pause: float | None = None
         for _ in range(times):
             self.clock.ms += 20_000
@@ -92,7 +94,7 @@ async def scene() -> AsyncIterator[Scene]:
     made = Scene()
     made.api.put(group_object("prod"))
     yield made
-    await made.groups.close()
+    await made.resources.close()
 
 
 async def test_an_archive_is_made_and_says_how_far_it_is(scene: Scene) -> None:
@@ -278,15 +280,15 @@ async def test_an_edit_reaches_the_configuration(scene: Scene) -> None:
 
 async def test_pipelines_have_tasks_of_their_own_beside_groups(scene: Scene) -> None:
     """Begun by a watch, ended with the resource; and what is a pipeline's is never taken for a group's."""
-    groups = Groups(parts_of(scene.api), ["shop"], Pipelines(scene.pipelines._parts, ["shop"]))
-    assert groups.pipelines is not None
-    scene.api.watchers[:] = [groups.seen]
-    await groups.list_all()
+    groups, pipelines = LoopKeeper(context_of(scene.api), ["shop"]), LoopKeeper(scene.context, ["shop"])
+    resources = WatchedResources(groups, pipelines)
+    scene.api.watchers[:] = [resources.take]
+    await resources.list_all()
     scene.apply(resource())
     await until(lambda: scene.has(STATEFUL_SETS), "it is made")
-    assert set(groups.pipelines.loops) == {("shop", "orders-archive")}
-    assert groups._parts.cache.get(Place(STATEFUL_SETS, "shop", "orders-archive")) is None
+    assert set(pipelines.loops) == {("shop", "orders-archive")}
+    assert groups.context.cache.get(Place(STATEFUL_SETS, "shop", "orders-archive")) is None
 
     scene.api.remove(Place(KIND["TopicArchive"], "shop", "orders"))
-    await until(lambda: not groups.pipelines or not groups.pipelines.loops, "its task has ended")
-    await groups.close()
+    await until(lambda: not pipelines.loops, "its task has ended")
+    await resources.close()

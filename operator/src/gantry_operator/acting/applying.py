@@ -35,7 +35,7 @@ from gantry_operator.api import (
     place_of,
     uid_of,
 )
-from gantry_operator.cache import Cache, GroupKey
+from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError, Refused, Terminating
 from gantry_operator.objects.base import hash_of
@@ -60,7 +60,7 @@ class Applier:
 
     def __init__(
         self,
-        key: GroupKey,
+        key: ResourceKey,
         cache: Cache,
         api: Kubernetes,
         clock: Clock,

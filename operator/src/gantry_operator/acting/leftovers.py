@@ -35,7 +35,7 @@ from gantry_operator.api import (
     place_of,
     uid_of,
 )
-from gantry_operator.cache import Cache, GroupKey
+from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError
 from gantry_operator.objects.names import (
@@ -56,7 +56,7 @@ CLEARED: Final = (SERVICES, BUDGETS, POLICIES, STATEFUL_SETS)
 class Leftovers:
     """Of one group; owned by its task."""
 
-    def __init__(self, key: GroupKey, cache: Cache, api: Kubernetes, clock: Clock) -> None:
+    def __init__(self, key: ResourceKey, cache: Cache, api: Kubernetes, clock: Clock) -> None:
         self._key: Final = key
         self._cache: Final = cache
         self._api: Final = api

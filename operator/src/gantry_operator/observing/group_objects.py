@@ -18,7 +18,7 @@ from gantry_operator.api import (
     labels_of,
     uid_of,
 )
-from gantry_operator.cache import Cache, GroupKey
+from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.objects import names
 from gantry_operator.observing import pods
 from gantry_operator.observing.machines import Machine, machine_of
@@ -53,7 +53,7 @@ class Sets(NamedTuple):
 class GroupObjects:
     """Of one group."""
 
-    def __init__(self, key: GroupKey, cache: Cache) -> None:
+    def __init__(self, key: ResourceKey, cache: Cache) -> None:
         self.key: Final = key
         self.cache: Final = cache
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, final
 
 from gantry_operator.api import NODES, VOLUMES, Kubernetes, Object, Place, annotations_of, uid_of
-from gantry_operator.cache import Cache, GroupKey
+from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError, Gone, SidecarDenied, SidecarError
 from gantry_operator.observing import pods, volumes
@@ -48,7 +48,7 @@ CURRENT: Final = "current"
 class Looker:
     """Of one group; owned by its task."""
 
-    def __init__(self, key: GroupKey, cache: Cache, api: Kubernetes, sidecars: Sidecars, clock: Clock) -> None:
+    def __init__(self, key: ResourceKey, cache: Cache, api: Kubernetes, sidecars: Sidecars, clock: Clock) -> None:
         self.memory: Final = Memory()
         self.is_denied = False
         """Whether a sidecar did not know our token at the last look."""

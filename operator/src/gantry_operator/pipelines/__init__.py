@@ -6,7 +6,7 @@
     seen, deciding      what its pods have said, and what that comes to: status, conditions, events; pure
     claims              who of several has one destination
     pages               how far a run is, asked now
-    pipeline_loop       one pipeline, again and again; `Pipelines` has all of them
+    reconciler          one round of one pipeline; `resource_loop` runs it
 
 It is the style of groups (observe -> decide -> act), with less at stake: nothing here gives an order to a broker.
 """

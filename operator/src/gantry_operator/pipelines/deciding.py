@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, final
 
 import msgspec
 
+from gantry_operator.event_recorder import Event
 from gantry_operator.pipelines.reports import killed_run, lag_of, number, queues_of, run_of, text
 from gantry_operator.pipelines.seen import Seen
 from gantry_operator.status import conditions_of
@@ -33,14 +34,6 @@ class Problem(NamedTuple):
 
     reason: str
     text: str
-
-
-class Told(NamedTuple):
-    """An event."""
-
-    reason: str
-    text: str
-    is_warning: bool = False
 
 
 @final
@@ -91,8 +84,8 @@ def last_run(view: View) -> tuple[LastRun, Mapping[str, Any]]:
     return killed_run(ended), {}
 
 
-def told_of(before: Mapping[str, Any], status: PipelineStatus) -> list[Told]:
-    """What people are told when this status comes after that one."""
+def events_of(before: Mapping[str, Any], status: PipelineStatus) -> list[Event]:
+    """The events of this status when it replaces that one."""
     known = {one.get("type"): one for one in before.get("conditions") or []}
     found = []
     for one in status.conditions:
@@ -102,10 +95,10 @@ def told_of(before: Mapping[str, Any], status: PipelineStatus) -> list[Told]:
         is_bad = one.status == "True" if one.type in ("DataLoss", "Degraded") else False
         is_stuck = one.type == "Ready" and one.status == "False" and one.reason in STUCK
         if is_bad or is_stuck:
-            found.append(Told(one.reason, one.message or one.reason, is_warning=True))
+            found.append(Event(one.reason, one.message or one.reason, is_warning=True))
     run, old_run = status.last_run, before.get("lastRun") or {}
     if run.end and run.end != old_run.get("end") and run.exit_code == 0:
-        found.append(Told("RunDone", run.message or f"{run.rows} messages"))
+        found.append(Event("RunDone", run.message or f"{run.rows} messages"))
     return found
 
 

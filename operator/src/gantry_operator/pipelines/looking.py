@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gantry_operator.api import manifest_of
 from gantry_operator.pipelines.claims import shared_with
 from gantry_operator.pipelines.deciding import Problem
 from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts
@@ -52,6 +53,6 @@ def _group(name: str, document: Object | None) -> BrokerGroup | Problem:
     if document is None:
         return Problem("GroupNotFound", f"there is no BrokerGroup {name} in this namespace")
     try:
-        return group_of({key: value for key, value in document.items() if key != "status"})
+        return group_of(manifest_of(document))
     except ManifestError as error:
         return Problem("GroupNotFound", f"the BrokerGroup {name} cannot be read: {error}")

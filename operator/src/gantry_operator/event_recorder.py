@@ -1,0 +1,102 @@
+"""Kubernetes events: each with a reason that never changes, recorded once, and not again before a while has passed."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import Any, Final, NamedTuple, final
+
+from gantry_operator.api import EVENTS, Kubernetes, Object, uid_of
+from gantry_operator.clock import Clock, moment_text
+from gantry_operator.errors import ApiError, Terminating
+from gantry_spec import actions as act
+from gantry_spec.decide.decision import line_of
+
+log = logging.getLogger(__name__)
+
+AGAIN_MS: Final = 10 * 60_000
+KEPT_MAX: Final = 256
+MESSAGE_MAX: Final = 1_000
+COMPONENT: Final = "gantry-operator"
+REASONS: Final[dict[type[act.Action], str]] = {
+    act.TakeLease: "ElectionStarted",
+    act.Crown: "MasterNamed",
+    act.SetElectable: "ElectableChanged",
+    act.Promote: "MasterPromoted",
+    act.Drain: "MasterDraining",
+    act.Withdraw: "ShardWithdrawn",
+    act.Resume: "SendsResumed",
+    act.Fence: "BrokerFenced",
+    act.Restart: "BrokerRestarted",
+    act.Sleep: "ShardAsleep",
+    act.Remove: "BrokerRemoved",
+    act.ReplaceDisk: "DiskReplaced",
+    act.ClearWish: "OrderDone",
+}
+"""Actions that are executed all the time (follow, promise, keep) have none."""
+
+
+class Event(NamedTuple):
+    """One event, before it is recorded."""
+
+    reason: str
+    text: str
+    is_warning: bool = False
+
+
+def event_of(action: act.Action) -> Event | None:
+    """The event of an action that was executed; None for one that has none."""
+    reason = REASONS.get(type(action))
+    return None if reason is None else Event(reason, line_of(action))
+
+
+@final
+class EventRecorder:
+    """Records the events of one resource. Owned by its task."""
+
+    def __init__(self, api: Kubernetes, clock: Clock) -> None:
+        self._api: Final = api
+        self._clock: Final = clock
+        self._recorded_ms: Final[dict[Event, int]] = {}
+
+    async def record(self, resource: Object, event: Event) -> None:
+        """Create the event, unless it was recorded a short while ago. Only ``Terminating`` is raised."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._recorded_ms.get(event, -AGAIN_MS) < AGAIN_MS:
+            return
+        while len(self._recorded_ms) >= KEPT_MAX:
+            del self._recorded_ms[min(self._recorded_ms, key=lambda one: self._recorded_ms[one])]
+        self._recorded_ms[event] = now_ms
+        try:
+            await self._api.create(self._document(resource, event))
+        except Terminating:
+            raise
+        except ApiError as error:
+            log.warning("failed to record event", extra={"reason": event.reason, "error": str(error)})
+
+    def _document(self, resource: Object, event: Event) -> dict[str, Any]:
+        metadata, moment = resource["metadata"], self._clock.wall()
+        mark = hashlib.sha256(f"{event.reason} {event.text} {moment.isoformat()}".encode()).hexdigest()[:16]
+        about = {
+            "apiVersion": resource["apiVersion"],
+            "kind": resource["kind"],
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": uid_of(resource),
+            "resourceVersion": metadata.get("resourceVersion", ""),
+        }
+        return {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.name,
+            "metadata": {"name": f"{metadata['name']}.{mark}", "namespace": metadata["namespace"]},
+            "involvedObject": about,
+            "reason": event.reason,
+            "message": event.text[:MESSAGE_MAX],
+            "type": "Warning" if event.is_warning else "Normal",
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": COMPONENT,
+            "firstTimestamp": moment_text(moment),
+            "lastTimestamp": moment_text(moment),
+            "count": 1,
+        }

@@ -1,0 +1,204 @@
+"""One round of one pipeline: what is not part of it any more is deleted, what should exist applied, its status made.
+
+What it had in another shape (it had a schedule, and now it is continuous) is deleted first, and the new workload waits
+until the last pod of the old one has ended: there is one writer at a time. The tick also asks the driver's page.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, final
+
+import msgspec
+
+from gantry_operator.acting.applying import Applier
+from gantry_operator.api import (
+    CRON_JOBS,
+    GROUPS,
+    JOBS,
+    PIPELINES,
+    PODS,
+    ROLE_BINDINGS,
+    STATEFUL_SETS,
+    Object,
+    Place,
+    manifest_of,
+    place_of,
+    uid_of,
+)
+from gantry_operator.cache import Cache, ResourceKey
+from gantry_operator.clock import moment_text
+from gantry_operator.pipelines import deciding
+from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts
+from gantry_operator.pipelines.looking import facts_or_problem
+from gantry_operator.pipelines.naming import PIPELINE_LABEL, base_of
+from gantry_operator.pipelines.pages import Pages
+from gantry_operator.pipelines.rendering import job_name, render
+from gantry_operator.pipelines.seen import Seen, job_ended, pods_of
+from gantry_operator.resource_loop import LoopContext, Outcome, Written
+from gantry_spec.manifest.errors import ManifestError
+from gantry_spec.pipelines import Pipeline, pipeline_of
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 5.0
+SHAPES: Final = (STATEFUL_SETS, CRON_JOBS, JOBS)
+"""What a pipeline may run as."""
+
+
+def pipeline_cache() -> Cache:
+    """A cache whose owners are pipelines."""
+    return Cache(PIPELINE_LABEL, dict.fromkeys(PIPELINES, base_of))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineContext(LoopContext["PipelineReconciler"]):
+    """What all pipelines share. The cache is of pipelines and what they own."""
+
+    noun: ClassVar[str] = "pipeline"
+    groups: Cache
+    """Of groups."""
+
+    pages: Pages
+    engine: EngineFacts
+
+    def make_reconciler(self, key: ResourceKey, wake_now: Callable[[], None]) -> PipelineReconciler:
+        return PipelineReconciler(key, self)
+
+
+@final
+class PipelineReconciler:
+    """Owned by the task of its loop."""
+
+    def __init__(self, key: ResourceKey, context: PipelineContext) -> None:
+        self.key: Final = key
+        self._context: Final = context
+        self._applier: Final = Applier(key, context.cache, context.api, context.clock, frozenset(SHAPES))
+        self._rendered: tuple[Pipeline, PipelineFacts, Sequence[Object]] | None = None
+        self._cleared: frozenset[Place] | None = None
+
+    def __repr__(self) -> str:
+        return f"<PipelineReconciler {'/'.join(self.key)}>"
+
+    async def reconcile(self, document: Object, written: Written) -> Outcome:
+        pipeline = pipeline_of(manifest_of(document))
+        found = facts_or_problem(pipeline, self._context.engine, self._group(pipeline), self._others())
+        strangers: tuple[str, ...] = ()
+        if isinstance(found, PipelineFacts):
+            strangers = await self._apply(pipeline, found)
+        seen = await self._look(pipeline, strangers)
+        view = deciding.View(
+            pipeline=pipeline,
+            seen=seen,
+            problem=None if isinstance(found, PipelineFacts) else found,
+            unapplied="; ".join(sorted(self._applier.problems.values())),
+            before=document.get("status") or {},
+            now=moment_text(self._context.clock.wall()),
+        )
+        decided = deciding.status_of(view)
+        status: dict[str, Any] = msgspec.to_builtins(decided)
+        is_due = deciding.is_worth_a_write(status, written.status, written.age_ms)
+        return Outcome(TICK_S, status if is_due else None, deciding.events_of(written.status, decided))
+
+    async def close(self) -> None:
+        """Nothing is ever under way between two rounds."""
+
+    def _group(self, pipeline: Pipeline) -> Object | None:
+        names = pipeline.spec.broker_groups
+        return self._context.groups.get(Place(GROUPS, self.key[0], names[0])) if names else None
+
+    def _others(self) -> list[Pipeline]:
+        """All pipelines of this namespace that can be read."""
+        found = []
+        for key in self._context.cache.owner_keys():
+            document = self._context.cache.owner(key) if key[0] == self.key[0] else None
+            if document is not None and not document["metadata"].get("deletionTimestamp"):
+                try:
+                    found.append(pipeline_of(manifest_of(document)))
+                except ManifestError:
+                    continue
+        return found
+
+    async def _look(self, pipeline: Pipeline, strangers: tuple[str, ...]) -> Seen:
+        pods = pods_of(self._context.cache.of_group(PODS, self.key))
+        job = self._context.cache.get(Place(JOBS, self.key[0], job_name(pipeline)))
+        seen = Seen(
+            pods=pods,
+            strangers=strangers,
+            is_done=job is not None and job_ended(job, "Complete"),
+            has_failed_for_good=job is not None and job_ended(job, "Failed"),
+        )
+        running = seen.running
+        if running is None or not running.address:
+            return seen
+        return msgspec.structs.replace(seen, page=await self._context.pages.ask(running.address))
+
+    # -- what should exist ---------------------------------------------------------------------------------------------
+
+    async def _apply(self, pipeline: Pipeline, facts: PipelineFacts) -> tuple[str, ...]:
+        """Workloads of another shape that still have a pod: until they have ended the new one is not begun."""
+        if self._rendered is None or self._rendered[:2] != (pipeline, facts):
+            self._rendered = pipeline, facts, render(pipeline, facts)
+        rendered = self._rendered[2]
+        workload = place_of(rendered[-1])
+        await self._clear(rendered, pipeline.metadata.uid)
+        strangers = self._strangers(workload)
+        known = self._context.cache.get(workload)
+        if strangers or (workload.kind == JOBS and known is not None):
+            rendered = rendered[:-1]
+        await self._applier.apply(rendered)
+        if workload.kind == JOBS and known is not None and not strangers:
+            await self._suspend(known, is_suspended=pipeline.spec.suspend)
+        return strangers
+
+    async def _clear(self, rendered: Sequence[Object], owner: str) -> None:
+        """Delete what is this pipeline's and not rendered: another shape, and a right that is not needed any more."""
+        wanted = frozenset(place_of(one) for one in rendered)
+        cached = [one for kind in SHAPES for one in self._context.cache.of_group(kind, self.key)]
+        listed: list[Object] = []
+        if self._cleared != wanted:
+            listed = await self._context.api.list(ROLE_BINDINGS, self.key[0], f"{PIPELINE_LABEL}={self.key[1]}")
+        for document in [*cached, *listed]:
+            is_going = document["metadata"].get("deletionTimestamp")
+            if place_of(document) in wanted or is_going or owner not in _owners(document):
+                continue
+            await self._context.api.delete(place_of(document), uid=uid_of(document))
+            log.info("deleted, since the pipeline has it no more", extra={"place": str(place_of(document))})
+        self._cleared = wanted
+
+    def _strangers(self, workload: Place) -> tuple[str, ...]:
+        """Pods that have not ended, and that the workload of now has not made."""
+        cache, found = self._context.cache, []
+        documents = {uid_of(one): one for kind in SHAPES for one in cache.of_group(kind, self.key)}
+        for document in cache.of_group(PODS, self.key):
+            pod = next(iter(pods_of([document])), None)
+            if pod is None or pod.is_over:
+                continue
+            maker = _maker(document)
+            while (above := documents.get(maker[2])) is not None and maker[0] == JOBS.name:
+                if _maker(above)[0] != CRON_JOBS.name:
+                    break
+                maker = _maker(above)
+            if maker[:2] != (workload.kind.name, workload.name):
+                found.append(pod.name)
+        return tuple(sorted(found))
+
+    async def _suspend(self, job: Object, *, is_suspended: bool) -> None:
+        """A Job is made once; of one that is there only this may change."""
+        if bool((job.get("spec") or {}).get("suspend")) == is_suspended or job_ended(job, "Complete"):
+            return
+        change = {"spec": {"suspend": is_suspended}}
+        self._context.cache.put(await self._context.api.patch(place_of(job), change, uid=uid_of(job)))
+
+
+def _owners(document: Object) -> set[str]:
+    return {str(one.get("uid")) for one in document["metadata"].get("ownerReferences") or []}
+
+
+def _maker(document: Object) -> tuple[str, str, str]:
+    """Kind, name and uid of whoever made it; empty words for nobody."""
+    owners = document["metadata"].get("ownerReferences") or []
+    one: Mapping[str, Any] = next((one for one in owners if one.get("controller")), {})
+    return str(one.get("kind", "")), str(one.get("name", "")), str(one.get("uid", ""))
