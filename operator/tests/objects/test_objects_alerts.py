@@ -14,7 +14,7 @@ from charts_scene import ROOT
 from objects_scene import group
 from test_charts_fresh import metrics_in
 
-from gantry_operator.objects.alerts import ALERTS, rule_group
+from gantry_operator.objects.monitoring import ALERTS, rule_group
 
 S = 'namespace="shop",gantry_dev_group="orders",gantry_dev_shard="0"'
 MIB = 1 << 20

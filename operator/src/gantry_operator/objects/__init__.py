@@ -4,7 +4,7 @@
     group_token, secret      what the operator shows to sidecars; the Secret with it, which is created and never applied
     facts                    what is known from elsewhere: image, roles of now, which other CRDs exist
     names                    what everything is called, and which member a pod is
-    outside                  where a Service for clients outside of the cluster is reached
+    network                  Services, policies, and where a Service for clients outside of the cluster is reached
     memory                   how much a pod gets; what cannot be is refused (``CannotFit``)
 
 The same group and facts always give the same objects, so that applying them again changes nothing.
@@ -13,7 +13,7 @@ The same group and facts always give the same objects, so that applying them aga
 from gantry_operator.objects.access import group_token, secret
 from gantry_operator.objects.facts import Facts, NodeFacts, ShardFacts
 from gantry_operator.objects.memory import CannotFit, hugepages_shortage
-from gantry_operator.objects.outside import outside_address
+from gantry_operator.objects.network import outside_address
 from gantry_operator.objects.render import render
 
 __all__ = [

@@ -1,34 +1,142 @@
-"""Who may come to which port. What is not said here is refused, where the cluster's network enforces policies.
+"""Services: one that follows the master's role, one for each broker, and headless ones for names; and who may connect.
 
-    from                      broker 10911 10909   replication 10912   sidecar 8080   log 8081   name server 9876
-    everybody in the cluster  yes                  -                   -              -          yes
-    brokers of the group      yes                  yes                 yes            yes        yes
-    pipelines that read it    yes                  -                   yes            yes        yes
-    the operator              yes                  -                   yes            -          yes
-    Prometheus                -                    -                   yes            -          -
-    outside, if asked for     broker 10911, and the outer listener of name servers, 9886
+    g-0               the master of shard 0, whoever that is; brokerId 0 is registered under its address, which is
+                      also in message ids: so both stay right when the role moves
+    g-0-slave-0, ...  one broker each, named as its pod: how it is registered as a slave, and how others follow it
+    g-0-master, ...   headless: names of pods
+    g-nameserver      headless: where clients ask
+    ...-external      the same for clients outside of the cluster, on request: one for each that clients talk to; name
+                      servers are asked at a port of their own there, and answer with brokers' outer addresses
 
-Pipelines are pods of the group's namespace with the label `reads.gantry.dev/GROUP`; they show the token for reading.
-Kubelet's probes come from the machine itself, which policies do not stop. What leaves pods is not limited: name servers
-elsewhere, the cluster's DNS and API server have addresses that nobody can know here.
+All publish addresses that are not ready. Readiness is for people and rolls; RocketMQ's clients see name servers, and a
+master that takes no sends must still be reachable to say so.
+
+The one that follows the role names a pod, and so it moves by one change. By the role's label there would be two, the
+old master's and the new one's, and between them a Service without anybody: nodes then drop what comes for it, and take
+the second change a while after the first. Before there was a master its label selects, and so nobody.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gantry_operator.objects import names
+from gantry_operator.objects import configuration, names
 from gantry_operator.objects.base import Object, labels, made, selector
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.parts import ExternalType
+
+SERVICE = ("v1", "Service")
+CLIENT_PORTS = (("broker", names.BROKER_PORT), ("fast", names.FAST_PORT))
+MEMBER_PORTS = (*CLIENT_PORTS, ("replication", names.REPLICATION_PORT), ("http", names.SIDECAR_PORT))
+NAME_SERVER_PORTS = ((names.NAME_SERVER, names.NAME_SERVER_PORT),)
+OUTER_BROKER_PORT = {"name": "broker", "port": names.BROKER_PORT, "targetPort": names.BROKER_PORT}
+OUTER_NAME_SERVER_PORT = {
+    "name": names.NAME_SERVER,
+    "port": names.NAME_SERVER_PORT,
+    "targetPort": names.OUTER_NAME_SERVER_PORT,
+}
+
+
+def shard_services(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
+    """Of one shard."""
+    name = group.metadata.name
+    found = [
+        _headless(group, names.master_set(name, shard), shard),
+        _headless(group, names.slave_set(name, shard), shard),
+        _service(group, names.shard_name(name, shard), shard, role_selector(group, facts, shard), CLIENT_PORTS),
+    ]
+    for member in configuration.member_numbers(group, facts, shard):
+        pod = names.member_pod(name, shard, member)
+        chosen = selector(group, names.BROKER, shard) | {names.POD_NAME_LABEL: pod}
+        found.append(_service(group, pod, shard, chosen, MEMBER_PORTS))
+        if group.spec.access.external.type is not ExternalType.NONE:
+            found.append(_outside(group, pod, shard, chosen, OUTER_BROKER_PORT))
+    if group.spec.access.external.type is not ExternalType.NONE:
+        service = names.shard_name(name, shard)
+        found.append(_outside(group, service, shard, role_selector(group, facts, shard), OUTER_BROKER_PORT))
+    return found
+
+
+def name_server_services(group: BrokerGroup) -> list[Object]:
+    """Of the group's own name servers."""
+    if not group.spec.name_servers.count:
+        return []
+    name, chosen = names.name_server_set(group.metadata.name), selector(group, names.NAME_SERVER)
+    marked = labels(group, names.NAME_SERVER)
+    body = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": chosen}
+    found = [made(group, SERVICE, name, marked, {"spec": body | {"ports": _ports(NAME_SERVER_PORTS)}})]
+    if group.spec.access.external.type is not ExternalType.NONE:
+        found.append(_outside(group, name, None, chosen, OUTER_NAME_SERVER_PORT))
+    return found
+
+
+def role_selector(group: BrokerGroup, facts: Facts, shard: int) -> dict[str, str]:
+    """Whoever is the master now, or was it last."""
+    pod = facts.shard(shard).master_pod
+    master = {names.POD_NAME_LABEL: pod} if pod else {names.ROLE_LABEL: names.MASTER_ROLE}
+    return selector(group, names.BROKER, shard) | master
+
+
+def _headless(group: BrokerGroup, name: str, shard: int) -> Object:
+    chosen = selector(group, names.BROKER, shard) | {names.HOME_LABEL: name}
+    body = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": chosen,
+        "ports": _ports((*MEMBER_PORTS, ("log", names.LOG_PORT))),
+    }
+    return made(group, SERVICE, name, labels(group, names.BROKER, shard), {"spec": body})
+
+
+def _service(
+    group: BrokerGroup, name: str, shard: int, chosen: dict[str, str], ports: tuple[tuple[str, int], ...]
+) -> Object:
+    body = {"type": "ClusterIP", "publishNotReadyAddresses": True, "selector": chosen, "ports": _ports(ports)}
+    return made(group, SERVICE, name, labels(group, names.BROKER, shard), {"spec": body})
+
+
+def _outside(group: BrokerGroup, inner: str, shard: int | None, chosen: dict[str, str], port: Object) -> Object:
+    """A way in for clients outside of the cluster, beside the Service ``inner``."""
+    external = group.spec.access.external
+    body = {
+        "type": str(external.type),
+        "publishNotReadyAddresses": True,
+        "externalTrafficPolicy": "Cluster",
+        "selector": chosen,
+        "ports": [port | {"protocol": "TCP"}],
+    }
+    more = {"annotations": dict(external.annotations)} if external.annotations else {}
+    marked = labels(group, chosen[names.COMPONENT_LABEL], shard)
+    return made(group, SERVICE, names.external_name(inner), marked, {"spec": body}, **more)
+
+
+def _ports(ports: tuple[tuple[str, int], ...]) -> list[Object]:
+    return [{"name": name, "port": port, "targetPort": port, "protocol": "TCP"} for name, port in ports]
+
+
+# -- policies ----------------------------------------------------------------------------------------------------------
 
 POLICY = ("networking.k8s.io/v1", "NetworkPolicy")
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 
 def policies(group: BrokerGroup, facts: Facts) -> list[Object]:
-    """Of the whole group."""
+    """Which pods may connect to which port. The rest is refused, where the cluster's network enforces policies.
+
+        from                      broker 10911 10909   replication 10912   sidecar 8080   log 8081   name server 9876
+        the whole cluster         yes                  -                   -              -          yes
+        brokers of the group      yes                  yes                 yes            yes        yes
+        pipelines that read it    yes                  -                   yes            yes        yes
+        the operator              yes                  -                   yes            -          yes
+        Prometheus                -                    -                   yes            -          -
+        outside, if asked for     broker 10911, and the outer listener of name servers, 9886
+
+    Pipelines are pods of the group's namespace with the label `reads.gantry.dev/GROUP`; they show the token for
+    reading. Kubelet's probes come from the machine itself, which policies do not stop. What leaves pods is not limited:
+    name servers elsewhere, the cluster's DNS and API server have addresses that are not known here.
+    """
     found = [_policy(group, names.BROKER, _to_brokers(group, facts))]
     if group.spec.name_servers.count:
         is_open = group.spec.access.external.type is not ExternalType.NONE
@@ -66,3 +174,45 @@ def _policy(group: BrokerGroup, component: str, ingress: list[Object]) -> Object
         "ingress": ingress,
     }
     return made(group, POLICY, f"{group.metadata.name}-{component}", labels(group, component), {"spec": body})
+
+
+# -- addresses outside of the cluster ----------------------------------------------------------------------------------
+
+ADDRESS_KINDS = ("ExternalIP", "ExternalDNS", "InternalIP")
+
+
+def outside_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> str | None:
+    """host:port of a Service with one port, for clients outside; None while the cluster has not given it one.
+
+        LoadBalancer   the first address or name that the load balancer has, and the Service's port
+        NodePort       an address of a machine, the outer one if it has one, and the machine's port
+
+    Every machine takes a NodePort for every pod, so one machine is as good as another: the first by name is taken, so
+    that the address changes only when that machine goes.
+    """
+    spec = service.get("spec", {})
+    [port] = spec.get("ports", [{}])
+    if spec.get("type") == "LoadBalancer":
+        points = service.get("status", {}).get("loadBalancer", {}).get("ingress") or [{}]
+        host, number = points[0].get("ip") or points[0].get("hostname"), port.get("port")
+    else:
+        host, number = _machine(nodes), port.get("nodePort")
+    if not host or not number:
+        return None
+    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+
+
+def _machine(nodes: Iterable[Mapping[str, Any]]) -> str | None:
+    for node in sorted(nodes, key=lambda one: str(one["metadata"]["name"])):
+        if node.get("metadata", {}).get("deletionTimestamp") or not _is_ready(node):
+            continue
+        addresses = {one["type"]: str(one["address"]) for one in node.get("status", {}).get("addresses", [])}
+        for kind in ADDRESS_KINDS:
+            if kind in addresses:
+                return addresses[kind]
+    return None
+
+
+def _is_ready(node: Mapping[str, Any]) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gantry_operator.objects import access, configuration, disruption, monitoring, network, services, workloads
+from gantry_operator.objects import access, configuration, monitoring, network, workloads
 from gantry_operator.objects.base import Object
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
@@ -18,9 +18,9 @@ def render(group: BrokerGroup, facts: Facts) -> tuple[Object, ...]:
     for shard in shards:
         found += access.shard_account(group, shard)
         found.append(configuration.config_map(group, facts, shard))
-        found += services.shard_services(group, facts, shard)
-    found += services.name_server_services(group)
-    found += disruption.budgets(group, facts)
+        found += network.shard_services(group, facts, shard)
+    found += network.name_server_services(group)
+    found += workloads.budgets(group, facts)
     found += [name_servers] if name_servers is not None else []
     found += homes
     found += monitoring.monitors(group, facts)
