@@ -9,9 +9,8 @@ from objects_scene import group
 from operator_world.fake_kubernetes import FakeKubernetes
 
 from gantry_operator.api import CRON_JOBS, JOBS, PODS, Kind, Object, Place, uid_of
-from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts
+from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts, source_of
 from gantry_operator.pipelines.rendering import render
-from gantry_operator.pipelines.sources import source_of
 from gantry_spec.pipelines import Pipeline, pipeline_of
 
 ROLE = ("ClusterRole", "gantry-operator-executors")

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Final, final
 import msgspec
 
 from gantry_operator.acting.applying import Applier
-from gantry_operator.acting.group_secret import GroupSecret
 from gantry_operator.acting.labels import relabel_all
 from gantry_operator.acting.leases import Leases
 from gantry_operator.acting.leftovers import Leftovers
@@ -37,11 +36,12 @@ from gantry_operator.objects import (
 )
 from gantry_operator.objects.memory import HUGEPAGES
 from gantry_operator.observing.group_objects import GroupObjects, replicas_meant, replicas_of
-from gantry_operator.observing.look import Looker
+from gantry_operator.observing.group_observer import GroupObserver
 from gantry_operator.resource_loop import LoopContext, Outcome, Written
 from gantry_operator.sidecars import Sidecars
 from gantry_operator.status import Facts as StatusFacts
 from gantry_operator.status import complaint_of, is_worth_a_write, status_of
+from gantry_operator.tokens import GroupSecret
 from gantry_spec import actions as act
 from gantry_spec.decide import decide
 from gantry_spec.decide.decision import Condition, Decision
@@ -87,7 +87,7 @@ class GroupReconciler:
     def __init__(self, key: ResourceKey, context: GroupContext, wake_now: Callable[[], None]) -> None:
         self.decision: Decision = Decision()
         self.observed: Observed = Observed()
-        self.observer: Final = Looker(key, context.cache, context.api, context.sidecars, context.clock)
+        self.observer: Final = GroupObserver(key, context.cache, context.api, context.sidecars, context.clock)
         self._context: Final = context
         self._wake_now: Final = wake_now
         self._leases: Final = Leases(context.api, context.clock, context.cache.put)
@@ -118,7 +118,7 @@ class GroupReconciler:
         token = group_token(self._context.key, group)
         await self._secret.keep(group, token, is_denied=self.observer.is_denied)
         problem = "" if orders.is_paused else await self._apply(document, group, orders)
-        observed = await self.observer.look(group, orders, token)
+        observed = await self.observer.observe(group, orders, token)
         self.observed = msgspec.structs.replace(observed, lease_duration_ms=self._context.lease_duration_ms)
         now_ms = self._context.clock.now_ms()
         self.decision = decide(group.spec, self.observed, now_ms, self._ledgers)
@@ -174,7 +174,7 @@ class GroupReconciler:
             record = None if shard.lease is None else shard.lease.record
             if record is not None and record.newest is not None and record.newest.acks_needed == 0:
                 lease = self.observer.objects.lease(shard.number)
-                await self._leases.keep_word(group, shard.number, lease, shard.last_word)
+                await self._leases.keep_last_word(group, shard.number, lease, shard.last_word)
 
     def _executed(self, action: act.Action, refusal: str) -> None:
         self._context.metrics.acted(type(action).__name__, is_done=not refusal)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import kopf
+from kubernetes.client import Configuration
 
 from gantry_operator.api import Kind
 from gantry_operator.watched_resources import LISTED, LISTED_FOR_PIPELINES, WatchedResources
@@ -80,3 +81,21 @@ def settings_of() -> kopf.OperatorSettings:
             group, _, version = kind.api_version.rpartition("/")
             settings.watching.label_selectors[group, version, kind.plural] = label
     return settings
+
+
+def connection_of(settings: Configuration) -> kopf.ConnectionInfo:
+    """The way to the API server for Kopf's watches: the same as for our own calls.
+
+    Asked anew when the API server knows it no more, so a token that was replaced is read again.
+    """
+    header: str = settings.get_api_key_with_prefix("BearerToken") or settings.get_api_key_with_prefix("authorization")
+    scheme, _, token = (header or "").rpartition(" ")
+    return kopf.ConnectionInfo(
+        server=settings.host,
+        ca_path=settings.ssl_ca_cert,
+        insecure=not settings.verify_ssl,
+        scheme=scheme or None,
+        token=token or None,
+        certificate_path=settings.cert_file,
+        private_key_path=settings.key_file,
+    )

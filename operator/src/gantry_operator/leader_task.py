@@ -71,7 +71,7 @@ class Leadership:
     async def _watch(self) -> None:
         while True:
             if self.candidate.is_lost(self._clock.now_ms()):
-                log.critical("this operator leads no more: it ends", extra={"lease": str(self._place)})
+                log.critical("lost leadership; exiting", extra={"lease": str(self._place)})
                 self._on_lost()
                 return
             await asyncio.sleep(WATCH_S)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import sys
+from typing import Any, Final, final
 
 import click
 import uvloop
 
-from gantry_operator import logs
 from gantry_operator.errors import OperatorError, SettingsError
 from gantry_operator.process import Operator
 from gantry_operator.settings import OperatorSettings, names_of, own_namespace, pairs_of, role_of
@@ -60,7 +62,7 @@ def main(**options: object) -> None:
     """
     try:
         settings = settings_of(options)
-        logs.set_up(settings.log_level)
+        set_up_logging(settings.log_level)
         uvloop.run(_run(settings))
     except SettingsError as error:
         raise click.ClickException(str(error)) from error
@@ -95,3 +97,36 @@ def settings_of(options: dict[str, object]) -> OperatorSettings:
 
 async def _run(settings: OperatorSettings) -> None:
     await Operator(settings).run()
+
+
+STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "settings"}
+NOISY: Final = ("kopf", "aiohttp.access", "urllib3", "kubernetes")
+
+
+@final
+class JsonFormatter(logging.Formatter):
+    """One line for each record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = self.formatTime(record, "%Y-%m-%dT%H:%M:%S")
+        line: dict[str, Any] = {
+            "time": f"{moment}.{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in vars(record).items() if key not in STANDARD and not key.startswith("k8s")}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def set_up_logging(level: str) -> None:
+    """Write log lines of the whole process as JSON to standard error: one fact each, with keys, and no secret."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in NOISY:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, final
@@ -33,17 +33,15 @@ from gantry_operator.api import (
     PIPELINES,
     POD_MONITORS,
     PROMETHEUS_RULES,
+    Kind,
     Kubernetes,
     Place,
 )
 from gantry_operator.cache import Cache
 from gantry_operator.clock import RealClock
-from gantry_operator.connection import connection_of
 from gantry_operator.errors import ApiError
 from gantry_operator.group_reconciler import GroupContext
-from gantry_operator.handlers import registry_of, settings_of
-from gantry_operator.keys import operator_key
-from gantry_operator.known_kinds import KnownKinds
+from gantry_operator.handlers import connection_of, registry_of, settings_of
 from gantry_operator.kubernetes_api import KubernetesApi, client_of, configuration
 from gantry_operator.leader import Candidate
 from gantry_operator.leader_task import Leadership, end_process
@@ -60,6 +58,7 @@ from gantry_operator.probes import probes
 from gantry_operator.resource_loop import LoopKeeper
 from gantry_operator.settings import OperatorSettings, address_of, own_identity
 from gantry_operator.sidecars import HttpSidecars, Sidecars
+from gantry_operator.tokens import operator_key
 from gantry_operator.watched_resources import WatchedResources
 
 log = logging.getLogger(__name__)
@@ -301,3 +300,57 @@ class _Signals:
         """Ours from now on."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
+
+
+AGAIN_S: Final = 0.5
+FIRST_S: Final = 2.0
+LAST_S: Final = 60.0
+"""Between two questions, in the end."""
+
+
+@final
+class KnownKinds:
+    """Which kinds the cluster has, of those that it need not have; and waiting for those that it has not.
+
+    What is reconciled and rendered follows from it when an operator becomes the leader. A definition may come later:
+    with the very chart that brings the operator, whose definitions and rights the API server takes a moment to serve,
+    or years after it, with a Prometheus. Then the process ends in order, and the next one starts with everything.
+    """
+
+    def __init__(self, api: Kubernetes, *, first_s: float = FIRST_S, last_s: float = LAST_S) -> None:
+        self._api: Final = api
+        self._first_s: Final = first_s
+        self._last_s: Final = last_s
+        self._missing: Final[dict[Kind, Sequence[str]]] = {}
+
+    async def has(self, kind: Kind, namespaces: Sequence[str] = (), *, patience_s: float = 0.0) -> bool:
+        """Whether the cluster has such things, and we may look at them. One that we may not look at is left alone.
+
+        Of what comes with our own chart it is asked a little longer (``patience_s``).
+        """
+        asked_s = 0.0
+        while not await self._is_listed(kind, namespaces):
+            if asked_s >= patience_s:
+                self._missing[kind] = namespaces
+                return False
+            await asyncio.sleep(AGAIN_S)
+            asked_s += AGAIN_S
+        return True
+
+    async def _is_listed(self, kind: Kind, namespaces: Sequence[str]) -> bool:
+        try:
+            for namespace in namespaces or ("",):
+                await self._api.list(kind, namespace, "gantry.dev/none")
+        except ApiError:
+            return False
+        return True
+
+    async def until_more(self) -> Kind:
+        """Wait until one of those that were missing is there. For ever, where none was."""
+        wait_s = self._first_s
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, self._last_s)
+            for kind, namespaces in list(self._missing.items()):
+                if await self.has(kind, namespaces):
+                    return kind

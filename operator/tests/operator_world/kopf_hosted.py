@@ -21,10 +21,9 @@ from typing import Any, Final, final
 import kopf
 from kopf.testing import KopfRunner
 
-from gantry_operator.connection import connection_of
-from gantry_operator.handlers import fill, settings_of
+from gantry_operator.handlers import connection_of, fill, settings_of
 from gantry_operator.kubernetes_api import configuration
-from gantry_operator.logs import JsonFormatter
+from gantry_operator.main import JsonFormatter
 from gantry_operator.process import Around, Operator
 from gantry_operator.settings import OperatorSettings
 from gantry_operator.sidecars import HttpSidecars, Sidecars

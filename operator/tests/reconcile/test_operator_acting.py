@@ -17,8 +17,7 @@ from gantry_operator.acting.applying import Applier
 from gantry_operator.acting.labels import Relabel, relabel, relabels
 from gantry_operator.acting.leases import Leases
 from gantry_operator.acting.pods import Pods
-from gantry_operator.acting.scheduler import ActionScheduler
-from gantry_operator.acting.wishes import cleared, replaced, take_off
+from gantry_operator.acting.scheduler import ActionScheduler, remove_order, without_disk_replacement, without_request
 from gantry_operator.api import (
     CLAIMS,
     CONFIG_MAPS,
@@ -302,11 +301,14 @@ def test_an_order_goes_and_with_the_last_one_what_it_was_allowed_to_lose() -> No
     """Others stay; what is not there any more changes nothing."""
     two = {"gantry.dev/promote": "0=2,1=3", "gantry.dev/accept-loss": "any"}
 
-    assert cleared(two, "0=2") == {"gantry.dev/promote": "1=3"}
-    assert cleared({"gantry.dev/promote": "1=3"}, "1=3") == {"gantry.dev/promote": None, "gantry.dev/accept-loss": None}
-    assert cleared(two, "0=9") == {}
-    assert replaced({"gantry.dev/replace-disk": "0/2, 1/1"}, 0, 2) == {"gantry.dev/replace-disk": "1/1"}
-    assert replaced({"gantry.dev/replace-disk": "0/2"}, 0, 2) == {"gantry.dev/replace-disk": None}
+    assert without_request(two, "0=2") == {"gantry.dev/promote": "1=3"}
+    assert without_request({"gantry.dev/promote": "1=3"}, "1=3") == {
+        "gantry.dev/promote": None,
+        "gantry.dev/accept-loss": None,
+    }
+    assert without_request(two, "0=9") == {}
+    assert without_disk_replacement({"gantry.dev/replace-disk": "0/2, 1/1"}, 0, 2) == {"gantry.dev/replace-disk": "1/1"}
+    assert without_disk_replacement({"gantry.dev/replace-disk": "0/2"}, 0, 2) == {"gantry.dev/replace-disk": None}
 
 
 async def test_an_order_that_was_given_anew_meanwhile_is_not_taken_off() -> None:
@@ -316,7 +318,7 @@ async def test_an_order_that_was_given_anew_meanwhile_is_not_taken_off() -> None
     bench.put(GROUPS, GROUP, metadata={"annotations": {"gantry.dev/promote": "0=3"}})
 
     with pytest.raises(Conflict):
-        await take_off(bench.api, seen, cleared(annotations_of(seen), "0=2"))
+        await remove_order(bench.api, seen, without_request(annotations_of(seen), "0=2"))
 
 
 # -- applying ----------------------------------------------------------------------------------------------------------

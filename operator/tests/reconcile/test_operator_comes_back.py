@@ -7,9 +7,9 @@ from operator_world.cluster import NAMESPACE
 from operator_world.play import SYNC, Play, operator_of
 from test_operator_acting import Bench, group
 
-from gantry_operator.acting.group_secret import GroupSecret
 from gantry_operator.api import CLAIMS, PODS, SECRETS, Object, labels_of, uid_of
 from gantry_operator.objects import secret
+from gantry_operator.tokens import GroupSecret
 
 TOKEN = "t" * 64
 

@@ -16,11 +16,10 @@ from gantry_operator.cache import Cache
 from gantry_operator.errors import SidecarSilent
 from gantry_operator.objects.names import GROUP_LABEL, SHARD_LABEL, TEMPLATE_ANNOTATION, master_set, shard_name
 from gantry_operator.observing import pods
-from gantry_operator.observing.look import Looker, holds_nothing
-from gantry_operator.observing.machines import Machine, machine_of
+from gantry_operator.observing.group_observer import GroupObserver, holds_nothing
+from gantry_operator.observing.last_word import LAST_WORD, SKEW_MS, is_news, last_word_of, last_word_text
+from gantry_operator.observing.machines import Machine, disk_of, machine_of, machines_of
 from gantry_operator.observing.memory import MemberMemory, ShardMemory
-from gantry_operator.observing.volumes import disk_of, machines_of
-from gantry_operator.observing.words import SKEW_MS, WORD, is_news, word_of, word_text
 from gantry_operator.sidecars import Peer
 from gantry_spec.executor import Expected
 from gantry_spec.lease import LeaseRecord, Reign
@@ -187,9 +186,9 @@ def test_a_last_word_comes_back_older_and_never_younger() -> None:
     """Over a restart of the operator its time has a margin for two clocks; a clock that was set back makes it now."""
     clock = ModelClock()
     word = LastWord(epoch=3000, asked_ms=clock.now_ms() - 2_000, boot_id="b", wrote=7, peak_bytes_per_s=9)
-    annotations = {WORD: word_text(word, clock)}
+    annotations = {LAST_WORD: last_word_text(word, clock)}
 
-    back = word_of(annotations, clock)
+    back = last_word_of(annotations, clock)
     assert back is not None
     assert (back.epoch, back.wrote, back.peak_bytes_per_s, back.boot_id) == (3000, 7, 9, "b")
     assert back.asked_ms == word.asked_ms - SKEW_MS
@@ -201,9 +200,9 @@ def test_a_last_word_comes_back_older_and_never_younger() -> None:
         def wall(self) -> datetime:
             return clock.wall() - timedelta(hours=1)
 
-    later = word_of(annotations, SetBack())
+    later = last_word_of(annotations, SetBack())
     assert later is not None and later.asked_ms == clock.now_ms() - SKEW_MS
-    assert word_of({WORD: "nonsense"}, clock) is None
+    assert last_word_of({LAST_WORD: "nonsense"}, clock) is None
     assert not is_news(word, annotations)
     assert is_news(LastWord(epoch=3000, asked_ms=0, wrote=8, peak_bytes_per_s=9), annotations)
 
@@ -286,11 +285,11 @@ class Voices:
         raise AssertionError("a look orders nothing")
 
 
-def looker_with(voices: Voices, *pods_there: Object) -> Looker:
+def observer_with(voices: Voices, *pods_there: Object) -> GroupObserver:
     cache = Cache()
     for pod in pods_there:
         cache.put(pod)
-    return Looker((NAMESPACE, GROUP), cache, FakeKubernetes(), voices, ModelClock())
+    return GroupObserver((NAMESPACE, GROUP), cache, FakeKubernetes(), voices, ModelClock())
 
 
 def said_by(number: int, **more: Any) -> dict[str, Any]:
@@ -310,9 +309,9 @@ GROUP_DOCUMENT = {
 )
 async def test_a_report_counts_for_whom_it_says_it_is(said: dict[str, Any], is_believed: bool) -> None:
     """An address may have been given to another pod since it was seen."""
-    looker = looker_with(Voices(h1=said), pod_with("running", podIP="h1"))
+    observer = observer_with(Voices(h1=said), pod_with("running", podIP="h1"))
 
-    observed = await looker.look(group_of(GROUP_DOCUMENT), Wanted(), "token")
+    observed = await observer.observe(group_of(GROUP_DOCUMENT), Wanted(), "token")
 
     member = observed.shards[0].members[0]
     assert (member.report is not None) is is_believed
@@ -326,15 +325,15 @@ async def test_a_pod_is_outdated_only_by_what_its_statefulset_says(is_there: boo
     """While StatefulSets are made anew nobody says what their pods should be, and none is restarted for it."""
     pod = pod_with("running", podIP="h1")
     pod["metadata"] = pod["metadata"] | {"annotations": {TEMPLATE_ANNOTATION: "what it runs with"}}
-    looker = looker_with(Voices(h1=said_by(1)), pod)
+    observer = observer_with(Voices(h1=said_by(1)), pod)
     if is_there:
         made: Object = {"apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"replicas": 1}}
         made["metadata"] = {"name": master_set(GROUP, 0), "namespace": NAMESPACE, "uid": "s", "resourceVersion": "2"}
         made["metadata"] |= {"labels": {GROUP_LABEL: GROUP, SHARD_LABEL: "0"}}
         made["spec"]["template"] = {"metadata": {"annotations": {TEMPLATE_ANNOTATION: "what is wanted"}}}
-        looker._cache.put(made)
+        observer._cache.put(made)
 
-    observed = await looker.look(group_of(GROUP_DOCUMENT), Wanted(), "token")
+    observed = await observer.observe(group_of(GROUP_DOCUMENT), Wanted(), "token")
 
     assert (observed.shards[0].members[0].template == observed.template) is is_current
 
@@ -346,13 +345,13 @@ async def test_everybody_is_asked_at_the_same_time() -> None:
         name = "g-0-master-0" if number == 1 else f"g-0-slave-{number - 2}"
         pod["metadata"] = pod["metadata"] | {"name": name, "uid": f"u{number}"}
     voices = Voices(**{f"h{number}": said_by(number) for number in range(1, 6)})
-    looker = looker_with(voices, *looks)
+    observer = observer_with(voices, *looks)
     group = group_of(GROUP_DOCUMENT | {"spec": {"slaves": 4}})
-    first = await looker.look(group, Wanted(), "token")
+    first = await observer.observe(group, Wanted(), "token")
     voices.said |= {f"h{number}": None for number in range(2, 6)}
     voices.said["h1"] = said_by(1, wrote=9)
 
-    second = await looker.look(group, Wanted(), "token")
+    second = await observer.observe(group, Wanted(), "token")
 
     assert voices.hung_together == 4
     assert [one.report.wrote for one in second.shards[0].members if one.report is not None] == [9, 5, 5, 5, 5]
@@ -364,18 +363,18 @@ async def test_a_master_that_seems_stopped_is_confirmed_by_the_api_server_once()
     record = LeaseRecord(epoch=1000, reigns=(Reign(epoch=1000, master=1, identity="s"),))
     head: Object = {"name": shard_name(GROUP, 0), "namespace": NAMESPACE, "uid": "l", "resourceVersion": "3"}
     head |= {"annotations": lease_annotations(record), "labels": {GROUP_LABEL: GROUP, SHARD_LABEL: "0"}}
-    looker = looker_with(Voices(), pod_with("terminated"))
-    looker.objects.cache.put({"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": head})
+    observer = observer_with(Voices(), pod_with("terminated"))
+    observer.objects.cache.put({"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": head})
     node = node_with()
     node["metadata"] = {"name": "node-0", "namespace": "", "resourceVersion": "1"}
-    looker.objects.cache.put({"apiVersion": "v1", "kind": "Node"} | node)
-    api = looker._api
+    observer.objects.cache.put({"apiVersion": "v1", "kind": "Node"} | node)
+    api = observer._api
     assert isinstance(api, FakeKubernetes)
     group = group_of(GROUP_DOCUMENT)
     api.put(pod_with("terminated") | {"status": pod_with("running")["status"]})
 
-    seen = await looker.look(group, Wanted(), "token")
-    again = await looker.look(group, Wanted(), "token")
+    seen = await observer.observe(group, Wanted(), "token")
+    again = await observer.observe(group, Wanted(), "token")
 
     assert seen.shards[0].members[0].process is Process.RUNNING, "the cache was old"
     assert [verb for verb, _ in api.calls] == ["get"]
@@ -397,11 +396,11 @@ def test_a_shard_holds_nothing_only_by_its_brokers_own_word() -> None:
 
 def test_kinds_that_are_looked_up_by_name_are_the_ones_that_are_rendered() -> None:
     """A claim's name is that of its pod, as a StatefulSet makes it."""
-    looker = looker_with(Voices())
+    observer = observer_with(Voices())
     claim = {"name": "data-g-0-slave-0", "namespace": NAMESPACE, "labels": {GROUP_LABEL: GROUP}, "uid": "c"}
-    looker.objects.cache.put({"apiVersion": "v1", "kind": CLAIMS.name, "metadata": claim})
+    observer.objects.cache.put({"apiVersion": "v1", "kind": CLAIMS.name, "metadata": claim})
 
-    assert looker.objects.claim(0, 2) is not None
-    assert looker.objects.sets(0).master is None
+    assert observer.objects.claim(0, 2) is not None
+    assert observer.objects.sets(0).master is None
     assert STATEFUL_SETS.plural == "statefulsets"
     assert datetime.now(UTC).tzinfo is UTC

@@ -26,18 +26,16 @@ from gantry_operator.cache import Cache
 from gantry_operator.errors import Gone, SettingsError, SidecarDenied, SidecarRefused, SidecarSilent
 from gantry_operator.group_reconciler import GroupContext
 from gantry_operator.handlers import registry_of, settings_of
-from gantry_operator.keys import operator_key
-from gantry_operator.known_kinds import KnownKinds
-from gantry_operator.logs import JsonFormatter
-from gantry_operator.main import main
+from gantry_operator.main import JsonFormatter, main
 from gantry_operator.main import settings_of as options_of
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
 from gantry_operator.probes import probes
-from gantry_operator.process import Operator
+from gantry_operator.process import KnownKinds, Operator
 from gantry_operator.resource_loop import LoopKeeper
 from gantry_operator.settings import OperatorSettings, address_of, pairs_of
 from gantry_operator.sidecars import HttpSidecars, Peer
+from gantry_operator.tokens import operator_key
 from gantry_operator.watched_resources import LISTED, WatchedResources
 from gantry_spec.executor import Expected
 from gantry_spec.heard import report_of

@@ -221,4 +221,4 @@ class Applier:
                     await self._api.delete(place_of(document), uid=uid_of(document))
                     self._cache.take("DELETED", document)
         except ApiError as error:
-            log.warning("not swept", extra={"shard": shard, "reason": str(error)})
+            log.warning("could not delete objects of removed shard", extra={"shard": shard, "reason": str(error)})

@@ -21,7 +21,7 @@ from gantry_operator.clock import Clock
 from gantry_operator.errors import Conflict, Gone
 from gantry_operator.objects import names
 from gantry_operator.objects.base import labels, made
-from gantry_operator.observing.words import WORD, WRITE_MS, is_news, word_text
+from gantry_operator.observing.last_word import LAST_WORD, WRITE_MS, is_news, last_word_text
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import BadRecord, lease_annotations, record_of
 from gantry_spec.manifest.group import BrokerGroup
@@ -66,15 +66,15 @@ class Leases:
             return
         raise Conflict(str(place), f"it was changed {TRIES_MAX} times meanwhile")
 
-    async def keep_word(self, group: BrokerGroup, shard: int, lease: Object | None, word: LastWord | None) -> None:
-        """Put down the master's last word, if it says something new and some time has passed."""
+    async def keep_last_word(self, group: BrokerGroup, shard: int, lease: Object | None, word: LastWord | None) -> None:
+        """Keep the master's last word, if it says something new and some time has passed."""
         if lease is None or word is None or not is_news(word, annotations_of(lease)):
             return
         now_ms = self._clock.now_ms()
         if now_ms - self._words_ms.get(shard, -WRITE_MS) < WRITE_MS:
             return
         self._words_ms[shard] = now_ms
-        change = {"metadata": {"annotations": {WORD: word_text(word, self._clock)}}}
+        change = {"metadata": {"annotations": {LAST_WORD: last_word_text(word, self._clock)}}}
         self._kept(await self._api.patch(place_of_lease(group, shard), change, uid=uid_of(lease)))
 
 

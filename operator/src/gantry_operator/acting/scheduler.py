@@ -11,27 +11,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, final
+from typing import Any, Final, Protocol, final
 
 import msgspec
 
 from gantry_operator.acting.leases import Leases
 from gantry_operator.acting.pods import Pods
-from gantry_operator.acting.wishes import cleared, replaced, take_off
-from gantry_operator.api import GROUPS, Kubernetes, Place, annotations_of
+from gantry_operator.api import GROUPS, Kubernetes, Object, Place, annotations_of, place_of, revision_of, uid_of
 from gantry_operator.errors import Conflict, OperatorError, SidecarSilent, Terminating
 from gantry_operator.observing.group_objects import GroupObjects
 from gantry_operator.sidecars import Peer, Sidecars
 from gantry_spec import actions as act
 from gantry_spec.decide.decision import line_of
 from gantry_spec.executor import ActionExecutor, Expected
+from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, REPLACE_DISK, RESTORE, RESTORING, without
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_status.orders import AnyOrder, HaStatus, OrderRefused
 
 log = logging.getLogger(__name__)
 
 Errand = tuple[int, str]
-"""Shard, and whose it is: a member's number, ``lease``, ``wish``."""
+"""Shard, and what in it: a member's number, ``lease``, ``request`` or ``sleep``."""
 
 
 class Told(Protocol):
@@ -174,20 +174,22 @@ class ClusterSurroundings:
     async def change_process(self, action: act.ProcessAction | act.Sleep) -> None:
         await self._pods.do(action)
         if isinstance(action, act.ReplaceDisk):
-            await self._change_wishes(lambda annotations: replaced(annotations, action.shard, action.member))
+            await self._change_orders(
+                lambda annotations: without_disk_replacement(annotations, action.shard, action.member)
+            )
 
     async def clear_wish(self, action: act.ClearWish) -> None:
-        await self._change_wishes(lambda annotations: cleared(annotations, action.wish))
+        await self._change_orders(lambda annotations: without_request(annotations, action.wish))
 
     def closed(self, shard: int) -> None:
         """Nothing: the end of its log is remembered where it is observed."""
 
-    async def _change_wishes(self, change: Callable[[dict[str, str]], dict[str, str | None]]) -> None:
+    async def _change_orders(self, change: Callable[[dict[str, str]], dict[str, str | None]]) -> None:
         namespace, name = self._objects.key
         document = self._objects.cache.get(Place(GROUPS, namespace, name))
         if document is None:
             raise Conflict(name, "the group is gone")
-        self._objects.cache.put(await take_off(self._api, document, change(annotations_of(document))))
+        self._objects.cache.put(await remove_order(self._api, document, change(annotations_of(document))))
 
 
 def errand_of(action: act.Action) -> Errand | None:
@@ -198,10 +200,38 @@ def errand_of(action: act.Action) -> Errand | None:
         case act.LeaseAction(shard=shard):
             return shard, "lease"
         case act.ClearWish(shard=shard):
-            return shard, "wish"
+            return shard, "request"
         case act.Sleep(shard=shard):
             return shard, "sleep"
         case act.MemberAction(shard=shard, member=member):
             return shard, str(member)
         case _:
             raise AssertionError(f"nobody knows whose {action} is")
+
+
+def without_request(annotations: dict[str, str], request: str) -> dict[str, Any]:
+    """The change that removes a promotion request or a restore. With the last promotion goes the accepted loss."""
+    if request.startswith(RESTORING):
+        text = annotations.get(RESTORE, "")
+        rest = without(text, request.removeprefix(RESTORING))
+        return {} if rest == text else {RESTORE: rest or None}
+    text = annotations.get(PROMOTE, "")
+    rest = without(text, request)
+    if rest == text:
+        return {}
+    return {PROMOTE: rest} if rest else {PROMOTE: None, ACCEPT_LOSS: None}
+
+
+def without_disk_replacement(annotations: dict[str, str], shard: int, member: int) -> dict[str, Any]:
+    """The change that removes the order to replace the disk of a member."""
+    text = annotations.get(REPLACE_DISK, "")
+    rest = without(text, f"{shard}/{member}")
+    return {} if rest == text else {REPLACE_DISK: rest or None}
+
+
+async def remove_order(api: Kubernetes, document: Object, change: dict[str, Any]) -> Object:
+    """Remove just what was read. Raises ``Conflict`` if the group was changed since: it must be read again first."""
+    if not change:
+        return document
+    patch = {"metadata": {"annotations": change}}
+    return await api.patch(place_of(document), patch, uid=uid_of(document), revision=revision_of(document))

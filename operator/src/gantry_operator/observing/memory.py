@@ -2,7 +2,7 @@
 
 Nothing in here is needed to be safe: whoever starts without it has seen everything just now, and so waits longer. Times
 are of our own clock; no time that somebody else wrote down is ever compared with it, but for the last word of a master,
-where a margin stands for the difference of two clocks (``words``).
+where a margin stands for the difference of two clocks (``last_word``).
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ class MemberMemory:
     disk_id: str = ""
     confirmed_ms: int = 0
     """When the API server itself, and not a cache, has said last what its pod is."""
+
+    def confirm(self, asked_ms: int) -> None:
+        """The API server itself was asked then."""
+        self.confirmed_ms = asked_ms
 
     def lives(self, life: Life, boot_id: str, now_ms: int) -> None:
         """Its process is so now."""
@@ -85,8 +89,11 @@ class ShardMemory:
             self._seen, self._seen_ms = (uid, record), now_ms
         return ObservedLease(record=record, seen_ms=self._seen_ms)
 
-    def heard(self, report: Report) -> None:
-        """A master keeps its last word here."""
+    def take_report(self, number: int, report: Report) -> None:
+        """Keep the newest report of a member; a master's is also its last word."""
+        member = self.member(number)
+        if member.report is None or member.report.asked_ms <= report.asked_ms:
+            member.report = report
         word = self.last_word
         if report.role is not Role.MASTER or (word is not None and (report.epoch, report.asked_ms) <= _order(word)):
             return
@@ -99,14 +106,18 @@ class ShardMemory:
             peak_bytes_per_s=report.peak_bytes_per_s,
         )
 
+    def reset_empty(self) -> None:
+        """Something was found on it."""
+        self.empty_end = None
+
     def is_empty(self, end: int, now_ms: int, quiet_ms: int) -> bool:
         """Nothing was found on it, and its log ends there: has nothing come for so long?"""
         if self.empty_end != end:
             self.empty_end, self.empty_since_ms = end, now_ms
         return now_ms - self.empty_since_ms >= quiet_ms
 
-    def told(self, word: LastWord | None) -> None:
-        """Somebody before us has kept this one."""
+    def take_last_word(self, word: LastWord | None) -> None:
+        """Take over a last word that an operator has kept in the Lease."""
         if word is not None and (self.last_word is None or _order(word) > _order(self.last_word)):
             self.last_word = word
 

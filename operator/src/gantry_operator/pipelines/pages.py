@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, final
 import aiohttp
 
 from gantry_operator.pipelines.naming import PAGE_PORT
-from gantry_operator.pipelines.seen import words_of
+from gantry_operator.pipelines.observed import words_of
 
 log = logging.getLogger(__name__)
 

@@ -30,13 +30,12 @@ from gantry_operator.api import (
 )
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import moment_text
-from gantry_operator.pipelines import deciding
-from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts
-from gantry_operator.pipelines.looking import facts_or_problem
+from gantry_operator.pipelines import status as pipeline_status
+from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts, facts_or_problem
 from gantry_operator.pipelines.naming import PIPELINE_LABEL, base_of
+from gantry_operator.pipelines.observed import ObservedPipeline, job_ended, pods_of
 from gantry_operator.pipelines.pages import Pages
 from gantry_operator.pipelines.rendering import job_name, render
-from gantry_operator.pipelines.seen import Seen, job_ended, pods_of
 from gantry_operator.resource_loop import LoopContext, Outcome, Written
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.pipelines import Pipeline, pipeline_of
@@ -88,19 +87,19 @@ class PipelineReconciler:
         strangers: tuple[str, ...] = ()
         if isinstance(found, PipelineFacts):
             strangers = await self._apply(pipeline, found)
-        seen = await self._look(pipeline, strangers)
-        view = deciding.View(
+        observed = await self._observe(pipeline, strangers)
+        view = pipeline_status.View(
             pipeline=pipeline,
-            seen=seen,
+            observed=observed,
             problem=None if isinstance(found, PipelineFacts) else found,
             unapplied="; ".join(sorted(self._applier.problems.values())),
             before=document.get("status") or {},
             now=moment_text(self._context.clock.wall()),
         )
-        decided = deciding.status_of(view)
+        decided = pipeline_status.status_of(view)
         status: dict[str, Any] = msgspec.to_builtins(decided)
-        is_due = deciding.is_worth_a_write(status, written.status, written.age_ms)
-        return Outcome(TICK_S, status if is_due else None, deciding.events_of(written.status, decided))
+        is_due = pipeline_status.is_worth_a_write(status, written.status, written.age_ms)
+        return Outcome(TICK_S, status if is_due else None, pipeline_status.events_of(written.status, decided))
 
     async def close(self) -> None:
         """Nothing is ever under way between two rounds."""
@@ -121,19 +120,19 @@ class PipelineReconciler:
                     continue
         return found
 
-    async def _look(self, pipeline: Pipeline, strangers: tuple[str, ...]) -> Seen:
+    async def _observe(self, pipeline: Pipeline, strangers: tuple[str, ...]) -> ObservedPipeline:
         pods = pods_of(self._context.cache.of_group(PODS, self.key))
         job = self._context.cache.get(Place(JOBS, self.key[0], job_name(pipeline)))
-        seen = Seen(
+        observed = ObservedPipeline(
             pods=pods,
             strangers=strangers,
             is_done=job is not None and job_ended(job, "Complete"),
             has_failed_for_good=job is not None and job_ended(job, "Failed"),
         )
-        running = seen.running
+        running = observed.running
         if running is None or not running.address:
-            return seen
-        return msgspec.structs.replace(seen, page=await self._context.pages.ask(running.address))
+            return observed
+        return msgspec.structs.replace(observed, page=await self._context.pages.ask(running.address))
 
     # -- what should exist ---------------------------------------------------------------------------------------------
 
@@ -165,7 +164,7 @@ class PipelineReconciler:
             if place_of(document) in wanted or is_going or owner not in _owners(document):
                 continue
             await self._context.api.delete(place_of(document), uid=uid_of(document))
-            log.info("deleted, since the pipeline has it no more", extra={"place": str(place_of(document))})
+            log.info("deleted object that is no longer part of the pipeline", extra={"place": str(place_of(document))})
         self._cleared = wanted
 
     def _strangers(self, workload: Place) -> tuple[str, ...]:

@@ -8,12 +8,9 @@ import msgspec
 import pytest
 from pipelines_scene import ended, pipeline, pod_status, resource, text_of, words
 
-from gantry_operator.pipelines.claims import shared_with
-from gantry_operator.pipelines.deciding import Problem, View, events_of, is_worth_a_write, status_of
-from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts
-from gantry_operator.pipelines.looking import facts_or_problem
-from gantry_operator.pipelines.reports import QUEUES_MAX
-from gantry_operator.pipelines.seen import Seen, pods_of
+from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts, Problem, facts_or_problem, shared_with
+from gantry_operator.pipelines.observed import ObservedPipeline, pods_of
+from gantry_operator.pipelines.status import QUEUES_MAX, View, events_of, is_worth_a_write, status_of
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.pipelines import pipeline_of
 from gantry_spec.pipelines.status import PipelineStatus
@@ -33,8 +30,8 @@ def view(kind: str = "TopicArchive", *pods: dict[str, Any], **known: Any) -> Vie
     """Of a pipeline with these pods."""
     spec, page = known.pop("spec", {}), known.pop("page", None)
     flags = {name: known.pop(name) for name in ("is_done", "has_failed_for_good", "strangers") if name in known}
-    seen = Seen(pods=pods_of(pods), page=page, **flags)
-    return View(pipeline=pipeline(kind, **spec), seen=seen, now=NOW, **known)
+    observed = ObservedPipeline(pods=pods_of(pods), page=page, **flags)
+    return View(pipeline=pipeline(kind, **spec), observed=observed, now=NOW, **known)
 
 
 def conditions(status: PipelineStatus) -> dict[str, tuple[str, str]]:

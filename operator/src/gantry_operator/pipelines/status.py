@@ -1,9 +1,9 @@
-"""From what is seen of a pipeline to its status, its conditions and what people are told. Pure, and without memory.
+"""The status of a pipeline, its conditions and events, from what is observed of it. Pure, and without memory.
 
-    Ready         it does what it is there for: it runs, or the next run will come, or it is done
+    Ready         it does its work: it runs, or the next run will come, or it is done
     Progressing   a run is under way
     DataLoss      messages were gone before they were read, or a log has forked; stays until the resource is edited,
-                  since the next clean run has seen nothing of it
+                  because the next clean run has observed nothing of it
     Degraded      the last run failed, an audit found something, a run warns of something
 
 Reasons never change. A problem that keeps a pipeline from running (``Problem``) is decided before anything is rendered.
@@ -12,13 +12,13 @@ Reasons never change. A problem that keeps a pipeline from running (``Problem``)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 import msgspec
 
 from gantry_operator.event_recorder import Event
-from gantry_operator.pipelines.reports import killed_run, lag_of, number, queues_of, run_of, text
-from gantry_operator.pipelines.seen import Seen
+from gantry_operator.pipelines.facts import Problem
+from gantry_operator.pipelines.observed import Ended, ObservedPipeline
 from gantry_operator.status import conditions_of
 from gantry_spec.decide.decision import Condition as Decided
 from gantry_spec.pipelines.kinds import AUDIT, Pipeline
@@ -29,19 +29,12 @@ INTERRUPTED: Final = frozenset({130, 143})
 WRITE_MS: Final = 10_000
 
 
-class Problem(NamedTuple):
-    """Why nothing is run."""
-
-    reason: str
-    text: str
-
-
 @final
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision rests on."""
 
     pipeline: Pipeline
-    seen: Seen
+    observed: ObservedPipeline
     problem: Problem | None = None
     unapplied: str = ""
     """Why something of it could not be applied."""
@@ -72,11 +65,11 @@ def status_of(view: View) -> PipelineStatus:
 
 def last_run(view: View) -> tuple[LastRun, Mapping[str, Any]]:
     """The run that is under way or ended last, and what it says; of one whose pod is gone, what stood there."""
-    seen = view.seen
+    observed = view.observed
     known = _kept(view.before.get("lastRun"), LastRun, LastRun())
-    if seen.page is not None:
-        return run_of(seen.page), seen.page
-    ended = seen.last_ended
+    if observed.page is not None:
+        return run_of(observed.page), observed.page
+    ended = observed.last_ended
     if ended is None or (known.end and ended.at < known.end):
         return known, {}
     if ended.words is not None:
@@ -134,7 +127,7 @@ def _ready(view: View, run: LastRun) -> Decided:
     def not_so(reason: str, message: str = "") -> Decided:
         return Decided(type="Ready", is_so=False, reason=reason, message=message)
 
-    spec, seen = view.pipeline.spec, view.seen
+    spec, observed = view.pipeline.spec, view.observed
     if view.problem is not None:
         return not_so(*view.problem)
     if view.unapplied:
@@ -142,16 +135,16 @@ def _ready(view: View, run: LastRun) -> Decided:
     if spec.suspend:
         return not_so("Suspended", "spec.suspend is true")
     if view.pipeline.is_continuous:
-        if seen.page is not None:
+        if observed.page is not None:
             return so("Running")
-        failing = next((pod for pod in seen.pods if pod.restarts and not pod.is_running), None)
+        failing = next((pod for pod in observed.pods if pod.restarts and not pod.is_running), None)
         if failing is not None:
             return not_so("DriverFailing", f"{failing.name} has ended {failing.restarts} times: {_why(run)}")
-        return not_so("Starting", _waiting(seen))
-    if not spec.schedule and seen.is_done:
+        return not_so("Starting", _waiting(observed))
+    if not spec.schedule and observed.is_done:
         return so("Done", run.message)
-    if not spec.schedule and not seen.has_failed_for_good:
-        return not_so("RunUnderWay", _waiting(seen))
+    if not spec.schedule and not observed.has_failed_for_good:
+        return not_so("RunUnderWay", _waiting(observed))
     if _is_bad(view, run):
         return not_so("RunFailed", _why(run))
     return so("Scheduled" if spec.schedule else "Done", run.message)
@@ -160,11 +153,11 @@ def _ready(view: View, run: LastRun) -> Decided:
 def _progressing(view: View) -> Decided:
     if view.problem is not None:
         return Decided(type="Progressing", is_so=False, reason=view.problem.reason, message=view.problem.text)
-    if view.seen.strangers:
-        words = f"waits until {', '.join(view.seen.strangers)} has ended: there is one writer at a time"
+    if view.observed.strangers:
+        words = f"waits until {', '.join(view.observed.strangers)} has ended: there is one writer at a time"
         return Decided(type="Progressing", is_so=True, reason="WaitingForOldRun", message=words)
-    if view.seen.is_busy:
-        return Decided(type="Progressing", is_so=True, reason="RunUnderWay", message=_waiting(view.seen))
+    if view.observed.is_busy:
+        return Decided(type="Progressing", is_so=True, reason="RunUnderWay", message=_waiting(view.observed))
     is_off = view.pipeline.spec.suspend
     return Decided(type="Progressing", is_so=False, reason="Suspended" if is_off else "Idle")
 
@@ -185,7 +178,7 @@ def _data_loss(view: View, run: LastRun) -> Decided:
 
 
 def _degraded(view: View, run: LastRun) -> Decided:
-    warning = (view.seen.page or {}).get("warning")
+    warning = (view.observed.page or {}).get("warning")
     if isinstance(warning, Mapping) and text(warning, "reason"):
         return Decided(type="Degraded", is_so=True, reason=text(warning, "reason"), message=text(warning, "text"))
     if _is_bad(view, run):
@@ -197,7 +190,7 @@ def _degraded(view: View, run: LastRun) -> Decided:
 
 def _is_bad(view: View, run: LastRun) -> bool:
     """Whether the last run failed: not one that is under way, and not one that was told to end."""
-    return view.seen.page is None and run.exit_code != 0 and run.exit_code not in INTERRUPTED
+    return view.observed.page is None and run.exit_code != 0 and run.exit_code not in INTERRUPTED
 
 
 def _why(run: LastRun) -> str:
@@ -205,16 +198,16 @@ def _why(run: LastRun) -> str:
     return f"exit code {run.exit_code}, {run.reason or 'no reason'}: {last}"
 
 
-def _waiting(seen: Seen) -> str:
-    return "; ".join(f"{pod.name}: {pod.waits_for}" for pod in seen.pods if pod.waits_for and not pod.is_over)
+def _waiting(observed: ObservedPipeline) -> str:
+    return "; ".join(f"{pod.name}: {pod.waits_for}" for pod in observed.pods if pod.waits_for and not pod.is_over)
 
 
 def _phase(view: View, run: LastRun) -> str:
     if view.problem is not None:
         return "Blocked"
-    if view.seen.running is not None:
+    if view.observed.running is not None:
         return "Running"
-    if view.seen.is_busy:
+    if view.observed.is_busy:
         return "Starting"
     if view.pipeline.spec.suspend:
         return "Suspended"
@@ -222,7 +215,7 @@ def _phase(view: View, run: LastRun) -> str:
         return "Failed"
     if view.pipeline.spec.schedule:
         return "Scheduled"
-    return "Done" if view.seen.is_done else "Starting"
+    return "Done" if view.observed.is_done else "Starting"
 
 
 def _kept(value: object, kind: Any, default: Any) -> Any:
@@ -233,3 +226,77 @@ def _kept(value: object, kind: Any, default: Any) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
         return default
+
+
+# -- a run's document, which may hold anything: what is no number or text is left out ----------------------------------
+
+QUEUES_MAX: Final = 50
+FACTS_MAX: Final = 20
+TEXT_MAX: Final = 1_000
+NUMBER_MAX: Final = (1 << 63) - 1
+
+
+def run_of(document: Mapping[str, Any], ended: Ended | None = None) -> LastRun:
+    """A run that says this of itself; of one that has ended its container's exit code is the right one."""
+    facts = document.get("facts")
+    pairs = list(facts.items())[:FACTS_MAX] if isinstance(facts, Mapping) else []
+    return LastRun(
+        start=text(document, "start"),
+        end=text(document, "end") or ("" if ended is None else ended.at),
+        rows=number(document, "rows"),
+        bytes=number(document, "bytes"),
+        files=number(document, "files"),
+        rows_lost=number(document, "rowsLost"),
+        exit_code=number(document, "exitCode") if ended is None else ended.exit_code,
+        reason=text(document, "reason"),
+        message=text(document, "text"),
+        facts={str(name)[:100]: str(value)[:TEXT_MAX] for name, value in pairs},
+    )
+
+
+def killed_run(ended: Ended) -> LastRun:
+    """One that could say nothing any more."""
+    return LastRun(
+        end=ended.at, exit_code=ended.exit_code, reason=ended.reason or "Killed", message=ended.text[-TEXT_MAX:]
+    )
+
+
+def lag_of(document: Mapping[str, Any]) -> Lag:
+    """How far it is behind."""
+    return Lag(rows=number(document, "lagRows"), seconds=number(document, "lagSeconds"))
+
+
+def queues_of(document: Mapping[str, Any]) -> list[QueueStatus]:
+    """`[topic, broker, queue, done, latest, lagSeconds]` each."""
+    found, rows = [], document.get("queues")
+    for row in rows[:QUEUES_MAX] if isinstance(rows, list) else []:
+        if isinstance(row, list) and len(row) == 6 and isinstance(row[0], str) and isinstance(row[1], str):
+            queue, done, latest, seconds = (_integer(one) for one in row[2:])
+            found.append(
+                QueueStatus(
+                    topic=row[0][:200],
+                    broker=row[1][:200],
+                    queue=queue,
+                    done=done,
+                    latest=latest,
+                    lag_seconds=seconds,
+                )
+            )
+    return found
+
+
+def number(document: Mapping[str, Any], name: str) -> int:
+    """A whole number, 0 for anything else."""
+    return _integer(document.get(name))
+
+
+def text(document: Mapping[str, Any], name: str) -> str:
+    """A short text, empty for anything else."""
+    value = document.get(name)
+    return value[:TEXT_MAX] if isinstance(value, str) else ""
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return 0
+    return max(-1, min(int(min(max(value, -1), NUMBER_MAX)), NUMBER_MAX))

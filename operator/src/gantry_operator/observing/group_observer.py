@@ -1,11 +1,11 @@
-"""One look at a group: caches and sidecars put together into ``Observed``. Everybody is asked at the same time.
+"""Observes one group: caches and sidecars put together into ``Observed``. All sidecars are asked at the same time.
 
-    caches      pods, claims, machines, Leases, the group itself: what watches have shown last
-    sidecars    asked now, each with its own deadline; whoever does not answer keeps its last report, with its age
-    the API     asked only for what a cache cannot prove: that the master of a reign does not run
+    caches      pods, claims, machines, Leases, the group itself: what watches have reported last
+    sidecars    asked now, each with its own deadline; a member that does not answer keeps its last report, with its age
+    the API     asked only for what a cache cannot prove: that the master of a term does not run
 
-A report counts for the member at whose pod it was asked and which it says it is: a pod's address may have been given to
-another one meanwhile.
+A report counts for the member at whose pod it was asked and which it names: a pod's address may have been given to
+another pod meanwhile.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gantry_operator.api import NODES, VOLUMES, Kubernetes, Object, Place, annot
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError, Gone, SidecarDenied, SidecarError
-from gantry_operator.observing import pods, volumes
+from gantry_operator.observing import machines, pods
 from gantry_operator.observing.group_objects import GroupObjects, Sets
+from gantry_operator.observing.last_word import last_word_of
 from gantry_operator.observing.machines import Machine, machine_of
 from gantry_operator.observing.memory import MemberMemory, Memory, ShardMemory
-from gantry_operator.observing.words import word_of
 from gantry_operator.sidecars import Sidecars
 from gantry_spec.broker_conf import broker_name
 from gantry_spec.heard import Besides, report_of
@@ -45,13 +45,13 @@ CURRENT: Final = "current"
 
 
 @final
-class Looker:
+class GroupObserver:
     """Of one group; owned by its task."""
 
     def __init__(self, key: ResourceKey, cache: Cache, api: Kubernetes, sidecars: Sidecars, clock: Clock) -> None:
         self.memory: Final = Memory()
         self.is_denied = False
-        """Whether a sidecar did not know our token at the last look."""
+        """Whether a sidecar did not know our token at the last observation."""
 
         self.objects: Final = GroupObjects(key, cache)
         self._key: Final = key
@@ -62,12 +62,12 @@ class Looker:
         self._homes: Final[dict[str, list[str]]] = {}
 
     def __repr__(self) -> str:
-        return f"<Looker {'/'.join(self._key)}>"
+        return f"<GroupObserver {'/'.join(self._key)}>"
 
-    # -- a look --------------------------------------------------------------------------------------------------------
+    # -- one observation -----------------------------------------------------------------------------------------------
 
-    async def look(self, group: BrokerGroup, wanted: Wanted, token: str) -> Observed:
-        """At everything, now."""
+    async def observe(self, group: BrokerGroup, wanted: Wanted, token: str) -> Observed:
+        """Observe everything now."""
         self.is_denied = False
         numbers = sorted({*range(group.spec.shards), *self.objects.shards()})
         shards = await asyncio.gather(*(self._shard(group, wanted, number, token) for number in numbers))
@@ -87,7 +87,7 @@ class Looker:
         seen = {place.member for place in self.objects.places(number)}
         numbers = {*(group.spec.members if number < group.spec.shards else ()), *sets.wanted, *seen}
         numbers |= set() if record is None else record.members
-        await asyncio.gather(*(self._hear(number, member, memory, token) for member in numbers))
+        await asyncio.gather(*(self._ask(number, member, memory, token) for member in numbers))
         await self._confirm(number, memory, lease)
         members = [await self._member(group, number, member, memory, sets, record) for member in sorted(numbers)]
         holds_nothing, left = await self._holds_nothing(group, number, token)
@@ -113,15 +113,18 @@ class Looker:
         try:
             record = record_of(annotations_of(document))
         except BadRecord as error:
-            log.error("what stands in a Lease is no record", extra={"shard": shard, "reason": str(error)})
+            log.error(
+                "Lease holds no valid record; shard is observed without one",
+                extra={"shard": shard, "reason": str(error)},
+            )
             return None
-        memory.told(word_of(annotations_of(document), self._clock))
+        memory.take_last_word(last_word_of(annotations_of(document), self._clock))
         return memory.lease(uid_of(document), record, self._clock.now_ms())
 
     # -- members -------------------------------------------------------------------------------------------------------
 
-    async def _hear(self, shard: int, member: int, memory: ShardMemory, token: str) -> None:
-        """Ask its sidecar. Whoever does not answer keeps his last report."""
+    async def _ask(self, shard: int, member: int, memory: ShardMemory, token: str) -> None:
+        """Ask its sidecar. A member that does not answer keeps its last report."""
         pod, peer = self.objects.pod(shard, member), self.objects.peer(shard, member, token)
         if pod is None or peer is None:
             return
@@ -138,12 +141,9 @@ class Looker:
             log.debug("no report", extra={"shard": shard, "member": member, "reason": str(error)})
             return
         if (said.get("broker_name"), said.get("broker_id")) != (broker_name(self._key[1], shard), member):
-            log.warning("another broker answers there", extra={"shard": shard, "member": member})
+            log.warning("report of another broker ignored", extra={"shard": shard, "member": member})
             return
-        known = memory.member(member)
-        if known.report is None or known.report.asked_ms <= report.asked_ms:
-            known.report = report
-        memory.heard(report)
+        memory.take_report(member, report)
 
     async def _confirm(self, shard: int, memory: ShardMemory, lease: ObservedLease | None) -> None:
         """Ask the API server itself about masters that seem not to run, once after the Lease was seen."""
@@ -161,7 +161,7 @@ class Looker:
                     self._cache.take("DELETED", before)
             except ApiError:
                 continue
-            known.confirmed_ms = asked_ms
+            known.confirm(asked_ms)
 
     def _seems_stopped(self, shard: int, member: int) -> bool:
         pod = self.objects.pod(shard, member)
@@ -202,7 +202,7 @@ class Looker:
         home = None
         if life.process is not Process.RUNNING:
             home = await self._home(claim)
-        return volumes.disk_of(claim, home), uid_of(claim)
+        return machines.disk_of(claim, home), uid_of(claim)
 
     async def _home(self, claim: Object) -> Machine | None:
         """The machine that a volume is bound to, if there is just one. One that is known no more is off."""
@@ -211,7 +211,7 @@ class Looker:
             return None
         if name not in self._homes:
             try:
-                self._homes[name] = volumes.machines_of(await self._api.get(Place(VOLUMES, "", name)))
+                self._homes[name] = machines.machines_of(await self._api.get(Place(VOLUMES, "", name)))
             except ApiError:
                 return None
         homes = self._homes[name]
@@ -244,7 +244,7 @@ class Looker:
             return None, "its master does not say what is left"
         is_empty = holds_nothing(said)
         if not is_empty or master[1].wrote is None:
-            memory.empty_end = None
+            memory.reset_empty()
             return is_empty, left_text(said)
         is_quiet = memory.is_empty(master[1].wrote, self._clock.now_ms(), QUIET_MS)
         return is_quiet, f"nothing is left, and nothing must come for {QUIET_MS // 1000} s"

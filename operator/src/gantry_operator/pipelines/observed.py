@@ -1,7 +1,7 @@
-"""What is seen of a pipeline's runs: its driver's pods as the caches have them, and what the newest says itself. Pure.
+"""What is observed of a pipeline's runs: its driver's pods as the cache has them, and the run's own report. Pure.
 
-A run says how far it is on its page, and how it ended in its last words, which Kubernetes keeps in the pod. A driver
-that was killed has none; then its exit code has to do.
+A running driver serves its progress on its page. How it ended is in its termination message, which Kubernetes keeps in
+the pod. A driver that was killed has none; then its exit code has to do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Document = Mapping[str, Any]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Root of what is seen. Never written itself."""
+    """Root of what is observed. Never written itself."""
 
 
 @final
@@ -57,7 +57,7 @@ class DriverPod(Part, frozen=True):
 
 
 @final
-class Seen(Part, frozen=True):
+class ObservedPipeline(Part, frozen=True):
     """Of one pipeline."""
 
     pods: tuple[DriverPod, ...] = ()

@@ -20,14 +20,14 @@ from gantry_operator.clock import Clock, micro_text, moment_of
 from gantry_spec.manifest.group import API_GROUP
 from gantry_spec.observed import LastWord
 
-WORD: Final = f"{API_GROUP}/last-word"
+LAST_WORD: Final = f"{API_GROUP}/last-word"
 WRITE_MS: Final = 30_000
 SKEW_MS: Final = 10_000
 
 
 @final
-class KeptWord(msgspec.Struct, frozen=True, kw_only=True):
-    """As it stands there."""
+class KeptLastWord(msgspec.Struct, frozen=True, kw_only=True):
+    """The last word in an annotation."""
 
     epoch: int
     at: str
@@ -37,10 +37,10 @@ class KeptWord(msgspec.Struct, frozen=True, kw_only=True):
     peak: int | None = None
 
 
-def word_text(word: LastWord, clock: Clock) -> str:
+def last_word_text(word: LastWord, clock: Clock) -> str:
     """To be written now."""
     age = timedelta(milliseconds=clock.now_ms() - word.asked_ms)
-    kept = KeptWord(
+    kept = KeptLastWord(
         epoch=word.epoch,
         at=micro_text(clock.wall() - age),
         boot_id=word.boot_id,
@@ -51,10 +51,10 @@ def word_text(word: LastWord, clock: Clock) -> str:
     return msgspec.json.encode(kept).decode()
 
 
-def word_of(annotations: Mapping[str, str], clock: Clock) -> LastWord | None:
+def last_word_of(annotations: Mapping[str, str], clock: Clock) -> LastWord | None:
     """What somebody has written, with its time on our clock, and never in the future; None if it cannot be read."""
     try:
-        kept = msgspec.json.decode(annotations.get(WORD, ""), type=KeptWord)
+        kept = msgspec.json.decode(annotations.get(LAST_WORD, ""), type=KeptLastWord)
     except msgspec.DecodeError:
         return None
     at = moment_of(kept.at)
@@ -74,7 +74,7 @@ def word_of(annotations: Mapping[str, str], clock: Clock) -> LastWord | None:
 def is_news(word: LastWord, annotations: Mapping[str, str]) -> bool:
     """Whether what stands there says something else but for the time."""
     try:
-        kept = msgspec.json.decode(annotations.get(WORD, ""), type=KeptWord)
+        kept = msgspec.json.decode(annotations.get(LAST_WORD, ""), type=KeptLastWord)
     except msgspec.DecodeError:
         return True
     return (kept.epoch, kept.wrote, kept.peak) != (word.epoch, word.wrote, word.peak_bytes_per_s)
