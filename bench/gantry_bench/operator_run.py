@@ -84,7 +84,7 @@ class OperatorChild:
     def wait_leading(self) -> None:
         """Until it does. Raises BenchmarkFailed."""
         deadline = time.monotonic() + START_S
-        while "this operator leads" not in self.log.read_text():
+        while "acquired leadership" not in self.log.read_text():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise BenchmarkFailed(f"the operator has not begun: {self.said()}")
             time.sleep(0.05)

@@ -101,7 +101,7 @@ class GroupReconciler:
             self._leases,
             told=self._executed,
             wake=wake_now,
-            empty_end=lambda shard: self.observer.memory.shard(shard).empty_end,
+            empty_end=lambda shard: self.observer.memory[shard].empty_end,
         )
         self._rendered: tuple[BrokerGroup, Facts, Sequence[Object]] | None = None
         self._ledgers: Mapping[int, Ledger] = {}

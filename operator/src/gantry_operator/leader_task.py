@@ -66,7 +66,7 @@ class Leadership:
             if step is not None and not await self._do(step):
                 return
         if step is not None:
-            log.info("the leader's Lease is given back", extra={"lease": str(self._place)})
+            log.info("released leadership", extra={"lease": str(self._place)})
 
     async def _watch(self) -> None:
         while True:
@@ -84,7 +84,7 @@ class Leadership:
                 continue
             await self._do(step)
             if self.is_leader() and not self.won.is_set():
-                log.info("this operator leads", extra={"lease": str(self._place), "holder": self.candidate.name})
+                log.info("acquired leadership", extra={"lease": str(self._place), "holder": self.candidate.name})
                 self.won.set()
 
     async def _do(self, step: Read | Write) -> bool:
@@ -106,13 +106,13 @@ class Leadership:
                 self.candidate.failed()
             # Of two that start at once one is slower: only a leader has reason to wonder.
             level = logging.DEBUG if isinstance(error, Conflict) and not was_leader else logging.WARNING
-            log.log(level, "the leader's Lease", extra={"reason": str(error)})
+            log.log(level, "leader Lease request failed", extra={"reason": str(error)})
             return False
         return True
 
     def _tell(self, holder: str) -> None:
         if holder not in ("", self.candidate.name, self._told):
-            log.info("another operator leads: this one waits", extra={"holder": holder})
+            log.info("another operator is the leader; waiting", extra={"holder": holder})
             self._told = holder
 
     async def _write(self, step: Write) -> Object:

@@ -180,7 +180,7 @@ class Operator:
     async def _more(self, known: KnownKinds) -> None:
         """End when the cluster has come to know more than it did: the next process looks after that, too."""
         kind = await known.until_more()
-        log.warning("the cluster knows more now: this operator begins again", extra={"kind": kind.plural})
+        log.warning("new resource kind available; restarting", extra={"kind": kind.plural})
         self.stop()
 
     async def _pipelines(
@@ -190,7 +190,7 @@ class Operator:
         settings = self.settings
         for kind in (*PIPELINES, JOBS, CRON_JOBS):
             if not await known.has(kind, settings.namespaces, patience_s=OWN_KINDS_S):
-                log.warning("pipelines are not looked after", extra={"reason": f"{kind.plural} cannot be listed"})
+                log.warning("pipelines are not reconciled", extra={"reason": f"{kind.plural} cannot be listed"})
                 return None
         engine = EngineFacts(
             image=settings.pipeline_image,
@@ -222,7 +222,7 @@ class Operator:
                 await resources.list_all()
                 return
             except ApiError as error:
-                log.warning("what is there cannot be listed yet", extra={"reason": str(error)})
+                log.warning("failed to list resources; retrying", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
 
     async def _base(self, known: KnownKinds) -> Facts:

@@ -112,7 +112,7 @@ class Run:
         assert "Traceback" not in self.runner.output, self.runner.output[-6000:]
         bad = [line for line in self.lines if line["level"] in ("error", "critical")]
         assert bad == []
-        assert self.said("the leader's Lease is given back")
+        assert self.said("released leadership")
 
 
 @final
@@ -145,7 +145,7 @@ def kopf_runs(
         ours.addHandler(handler)
         try:
             with runner:
-                run.wait_said("this operator leads")
+                run.wait_said("acquired leadership")
                 yield run
         finally:
             ours.removeHandler(handler)

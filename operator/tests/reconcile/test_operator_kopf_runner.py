@@ -226,6 +226,6 @@ def test_who_does_not_see_it_goes_on_asking(server: ApiServer, tmp_path: Path, m
     """The twin: taken for a lack of rights it is a refusal for every object."""
     monkeypatch.setattr("gantry_operator.kubernetes_api.TERMINATING", "NobodySaysThis")
 
-    run = leaving(server, tmp_path, "unseen", "not applied")
+    run = leaving(server, tmp_path, "unseen", "failed to apply object; retrying")
 
-    assert of_refusals(run).count("not applied") > 3
+    assert of_refusals(run).count("failed to apply object; retrying") > 3

@@ -326,7 +326,7 @@ async def test_of_two_that_start_at_once_the_slower_one_warns_of_nothing(caplog:
         await part._do(Write(None))
 
     assert [part.is_leader() for part in parts] == [True, False]
-    [slower] = [one for one in caplog.records if one.message == "the leader's Lease"]
+    [slower] = [one for one in caplog.records if one.message == "leader Lease request failed"]
     assert slower.levelname == "DEBUG"
 
     await parts[0]._do(Write("0"))

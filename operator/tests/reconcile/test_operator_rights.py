@@ -232,7 +232,7 @@ def ended(operator: Operator) -> float:
 
     said = operator.log.read_text()
     assert code == 0, said[-3000:]
-    assert "the leader's Lease is given back" in said
+    assert "released leadership" in said
     assert "(403)" not in said and "orbidden" not in said, said[-3000:]
     return took_s
 
@@ -241,9 +241,9 @@ def ended(operator: Operator) -> float:
 def test_an_operator_that_is_told_to_end_leaves_its_place_at_once(server: ApiServer, started: Started) -> None:
     """Nothing is refused to it while it makes a group; the next one leads long before the Lease would have run out."""
     first = started("first")
-    wait_for("the first one leads", lambda: first.has_said("this operator leads"))
+    wait_for("the first one leads", lambda: first.has_said("acquired leadership"))
     second = started("second")
-    wait_for("the second one looks", lambda: second.has_said("another operator leads"))
+    wait_for("the second one looks", lambda: second.has_said("another operator is the leader"))
     document = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "orders"}, "spec": {}}
     assert server.apply(GROUP, document)[0] == 201
     wait_for("its StatefulSets are there", lambda: len(server.ask("GET", SETS)[1]["items"]) == 3)
@@ -256,7 +256,7 @@ def test_an_operator_that_is_told_to_end_leaves_its_place_at_once(server: ApiSer
     for number in range(1, ENDS_MAX):
         if took_s < END_S_MAX:
             break
-        wait_for("it looks after the group", lambda: second.has_said("this operator leads"))  # noqa: B023
+        wait_for("it looks after the group", lambda: second.has_said("acquired leadership"))  # noqa: B023
         leader, second = second, started(f"second-{number}")
         took_s = ended(leader)
         wait_for("the next one leads", lambda: holder(server).startswith(f"second-{number}"))  # noqa: B023
@@ -264,7 +264,7 @@ def test_an_operator_that_is_told_to_end_leaves_its_place_at_once(server: ApiSer
     second.process.kill()  # the twin gives nothing back, and its place stays taken
     second.process.wait()
     third = started("third")
-    wait_for("the third one looks", lambda: third.has_said("another operator leads"))
+    wait_for("the third one looks", lambda: third.has_said("another operator is the leader"))
     until = time.monotonic() + TWO_TRIES_S
     while time.monotonic() < until:
         assert holder(server).startswith("second")

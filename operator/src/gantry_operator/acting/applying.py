@@ -127,7 +127,7 @@ class Applier:
 
     async def _around_its_pods(self, place: Place, document: Object, known: Object) -> bool:
         """Delete a StatefulSet, not its pods, and make it anew."""
-        log.info("a StatefulSet is made anew around its pods", extra={"place": str(place)})
+        log.info("recreating StatefulSet around its pods", extra={"place": str(place)})
         try:
             await self._api.delete(place, uid=uid_of(known), is_orphaning=True)
             self._cache.take("DELETED", known)
@@ -142,7 +142,7 @@ class Applier:
     def _failed(self, place: Place, error: ApiError) -> bool:
         level = logging.DEBUG if self.problems.get(str(place)) == str(error) else logging.WARNING
         self.problems[str(place)] = str(error)
-        log.log(level, "not applied", extra={"place": str(place), "reason": str(error)})
+        log.log(level, "failed to apply object; retrying", extra={"place": str(place), "reason": str(error)})
         return False
 
     # -- claims and leftovers ------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Applier:
             claim = await self._api.get(place)
             self._cache.put(await self._api.patch(place, {"metadata": {"labels": dict(labels)}}, uid=uid_of(claim)))
         except ApiError as error:
-            log.warning("a claim is not labelled", extra={"place": str(place), "reason": str(error)})
+            log.warning("failed to label claim", extra={"place": str(place), "reason": str(error)})
 
     def _may_try(self, place: Place) -> bool:
         """Whether it was not tried just now; it is, from here on."""
@@ -191,7 +191,7 @@ class Applier:
             try:
                 self._cache.put(await self._api.patch(place, change, uid=uid_of(claim)))
             except ApiError as error:
-                log.warning("a claim does not grow", extra={"place": str(place), "reason": str(error)})
+                log.warning("failed to grow claim", extra={"place": str(place), "reason": str(error)})
 
     async def wake(self) -> None:
         """StatefulSets make pods again, as they were rendered just now: that they slept is said no more."""
@@ -202,7 +202,9 @@ class Applier:
             try:
                 self._cache.put(await self._api.patch(place_of(home), change, uid=uid_of(home)))
             except ApiError as error:
-                log.warning("still called asleep", extra={"place": str(place_of(home)), "reason": str(error)})
+                log.warning(
+                    "failed to remove asleep annotation", extra={"place": str(place_of(home)), "reason": str(error)}
+                )
 
     async def sweep(self, is_left_over: Callable[[int], bool]) -> None:
         """Delete what belongs to shards that are no more; never volumes, never of a shard that has a pod."""

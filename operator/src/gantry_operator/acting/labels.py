@@ -88,5 +88,5 @@ async def _write(api: Kubernetes, cache: Cache, changes: Iterable[Relabel], pods
             cache.put(await api.patch(place_of(pod), {"metadata": {"labels": {ROLE_LABEL: role}}}, uid=uid_of(pod)))
         except ApiError as error:
             is_done = False
-            log.warning("a role's label", extra={"member": member, "role": role, "reason": str(error)})
+            log.warning("failed to update role label", extra={"member": member, "role": role, "reason": str(error)})
     return is_done

@@ -88,9 +88,9 @@ class Leftovers:
             for document in going:
                 await self._api.delete(place_of(document), uid=uid_of(document))
                 self._cache.take("DELETED", document)
-                log.info("deleted, since the group has it no more", extra={"place": str(place_of(document))})
+                log.info("deleted object that is no longer part of the group", extra={"place": str(place_of(document))})
         except ApiError as error:
-            log.warning("leftovers are not deleted", extra={"reason": str(error)})
+            log.warning("could not delete objects that are no longer part of the group", extra={"reason": str(error)})
             return
         if len(going) == len(left):
             self._cleared = wanted

@@ -97,7 +97,9 @@ class ActionScheduler:
         if self._errands.get(errand) is task:
             del self._errands[errand]
         if not task.cancelled() and task.exception() is not None:
-            log.error("an errand has a bug", extra={"errand": str(errand)}, exc_info=task.exception())
+            log.error(
+                "unexpected error while executing action", extra={"errand": str(errand)}, exc_info=task.exception()
+            )
         elif not task.cancelled() and task.result():
             self._wake()  # what was refused is tried again when the time comes, and not at once
 
@@ -114,7 +116,7 @@ class ActionScheduler:
         level = logging.WARNING if refusal else logging.INFO
         level = logging.DEBUG if is_old or is_leaving or isinstance(action, act.Start) else level
         facts = {"group": "/".join(self._objects.key), "action": line_of(action), "refusal": refusal}
-        log.log(level, "not done" if refusal else "done", extra=facts)
+        log.log(level, "action failed" if refusal else "action executed", extra=facts)
         self._told(action, refusal)
         is_again, self._newest[errand] = self._newest.get(errand) == action, action
         return not refusal and not is_again  # a pod that was told to go takes its time, and is told again meanwhile

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, final
 
@@ -23,7 +24,7 @@ from gantry_operator.observing import machines, pods
 from gantry_operator.observing.group_objects import GroupObjects, Sets
 from gantry_operator.observing.last_word import last_word_of
 from gantry_operator.observing.machines import Machine, machine_of
-from gantry_operator.observing.memory import MemberMemory, Memory, ShardMemory
+from gantry_operator.observing.memory import MemberMemory, ShardMemory
 from gantry_operator.sidecars import Sidecars
 from gantry_spec.broker_conf import broker_name
 from gantry_spec.heard import Besides, report_of
@@ -49,7 +50,9 @@ class GroupObserver:
     """Of one group; owned by its task."""
 
     def __init__(self, key: ResourceKey, cache: Cache, api: Kubernetes, sidecars: Sidecars, clock: Clock) -> None:
-        self.memory: Final = Memory()
+        self.memory: Final[dict[int, ShardMemory]] = defaultdict(ShardMemory)
+        """By shard."""
+
         self.is_denied = False
         """Whether a sidecar did not know our token at the last observation."""
 
@@ -80,7 +83,7 @@ class GroupObserver:
         )
 
     async def _shard(self, group: BrokerGroup, wanted: Wanted, number: int, token: str) -> ObservedShard:
-        memory = self.memory.shard(number)
+        memory = self.memory[number]
         lease = self._lease(number, memory)
         record = None if lease is None else lease.record
         sets = self.objects.sets(number)
@@ -138,7 +141,7 @@ class GroupObserver:
             self.is_denied = True
             return
         except (SidecarError, ValueError) as error:
-            log.debug("no report", extra={"shard": shard, "member": member, "reason": str(error)})
+            log.debug("sidecar did not report", extra={"shard": shard, "member": member, "reason": str(error)})
             return
         if (said.get("broker_name"), said.get("broker_id")) != (broker_name(self._key[1], shard), member):
             log.warning("report of another broker ignored", extra={"shard": shard, "member": member})
@@ -233,7 +236,7 @@ class GroupObserver:
         """Of a shard that is scaled away: no queue of a user has anything left, and nothing has come for a while."""
         if shard < group.spec.shards:
             return None, ""
-        memory = self.memory.shard(shard)
+        memory = self.memory[shard]
         master = _master_of(memory.members)
         peer = None if master is None else self.objects.peer(shard, master[0], token)
         if master is None or peer is None:

@@ -8,7 +8,7 @@ where a margin stands for the difference of two clocks (``last_word``).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import final
 
 from gantry_operator.observing.pods import Life
 from gantry_spec.lease import LeaseRecord
@@ -29,6 +29,11 @@ class MemberMemory:
     disk_id: str = ""
     confirmed_ms: int = 0
     """When the API server itself, and not a cache, has said last what its pod is."""
+
+    def take_report(self, report: Report) -> None:
+        """Keep it, unless a newer one is known."""
+        if self.report is None or self.report.asked_ms <= report.asked_ms:
+            self.report = report
 
     def confirm(self, asked_ms: int) -> None:
         """The API server itself was asked then."""
@@ -91,9 +96,7 @@ class ShardMemory:
 
     def take_report(self, number: int, report: Report) -> None:
         """Keep the newest report of a member; a master's is also its last word."""
-        member = self.member(number)
-        if member.report is None or member.report.asked_ms <= report.asked_ms:
-            member.report = report
+        self.member(number).take_report(report)
         word = self.last_word
         if report.role is not Role.MASTER or (word is not None and (report.epoch, report.asked_ms) <= _order(word)):
             return
@@ -120,18 +123,6 @@ class ShardMemory:
         """Take over a last word that an operator has kept in the Lease."""
         if word is not None and (self.last_word is None or _order(word) > _order(self.last_word)):
             self.last_word = word
-
-
-@final
-class Memory:
-    """One group's. Owned by its task."""
-
-    def __init__(self) -> None:
-        self.shards: Final[dict[int, ShardMemory]] = {}
-
-    def shard(self, number: int) -> ShardMemory:
-        """Of one shard; a new one if it was never seen."""
-        return self.shards.setdefault(number, ShardMemory())
 
 
 def _order(word: LastWord) -> tuple[int, int]:

@@ -60,5 +60,5 @@ class HttpPages:
                         return None
                     return words_of(body.decode("utf-8", "replace"))
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            log.debug("a driver does not answer", extra={"url": url, "reason": str(error)})
+            log.debug("pipeline driver did not answer", extra={"url": url, "reason": str(error)})
             return None
