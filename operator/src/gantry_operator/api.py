@@ -132,6 +132,11 @@ def uid_of(document: Mapping[str, Any]) -> str:
     return str(document["metadata"].get("uid", ""))
 
 
+def owner_uids(document: Mapping[str, Any]) -> set[str]:
+    """Of those who own an object."""
+    return {str(one.get("uid", "")) for one in document["metadata"].get("ownerReferences") or []}
+
+
 def revision_of(document: Mapping[str, Any]) -> str:
     """Its resourceVersion."""
     return str(document["metadata"].get("resourceVersion", ""))

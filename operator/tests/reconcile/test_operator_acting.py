@@ -211,7 +211,7 @@ async def test_no_second_master_is_labelled_while_the_first_still_is() -> None:
 
 
 def hands_of_pods(bench: Bench) -> Pods:
-    return Pods((NAMESPACE, GROUP), bench.objects, bench.api)
+    return Pods(bench.objects, bench.api)
 
 
 async def test_a_restart_is_of_the_pod_that_was_meant() -> None:

@@ -193,7 +193,7 @@ async def slept_untold() -> tuple[str, int]:
     play = await Play(SYNC | {"storage": {"retain": "Never"}}).begun()
     objects, refusal = play.loop.reconciler.observer.objects, ""
     try:
-        await Pods(objects.key, objects, play.cluster.api).do(act.Sleep(shard=0))
+        await Pods(objects, play.cluster.api).do(act.Sleep(shard=0))
     except Conflict as error:
         refusal = str(error)
     for _ in range(8):

@@ -32,6 +32,7 @@ from gantry_operator.api import (
     Place,
     annotations_of,
     labels_of,
+    owner_uids,
     place_of,
     uid_of,
 )
@@ -97,7 +98,7 @@ class Leftovers:
 
     async def _left(self, kind: Kind, wanted: frozenset[Place], owner: str) -> list[Object]:
         listed = await self._api.list(kind, self._key[0], f"{GROUP_LABEL}={self._key[1]}")
-        found = [one for one in listed if place_of(one) not in wanted and owner in _owners(one)]
+        found = [one for one in listed if place_of(one) not in wanted and owner in owner_uids(one)]
         shards = {labels_of(one).get(SHARD_LABEL) for one in self._homes()}
         if kind is STATEFUL_SETS:
             return [one for one in found if labels_of(one).get(COMPONENT_LABEL) == NAME_SERVER]
@@ -126,7 +127,3 @@ class Leftovers:
         pods = self._cache.of_group(PODS, self._key)
         brokers = (pod for pod in pods if labels_of(pod).get(COMPONENT_LABEL) == BROKER)
         return all(annotations_of(pod).get(TEMPLATE_ANNOTATION) in templates for pod in brokers)
-
-
-def _owners(document: Object) -> set[str]:
-    return {str(one.get("uid", "")) for one in document["metadata"].get("ownerReferences") or []}

@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Final, final
 
 from gantry_operator.api import CLAIMS, Kubernetes, Object, Place, place_of, revision_of, uid_of
-from gantry_operator.cache import ResourceKey
 from gantry_operator.errors import Conflict
 from gantry_operator.objects import names
 from gantry_operator.observing import pods
@@ -28,8 +27,8 @@ from gantry_spec import actions as act
 class Pods:
     """Of one group."""
 
-    def __init__(self, key: ResourceKey, objects: GroupObjects, api: Kubernetes) -> None:
-        self._key: Final = key
+    def __init__(self, objects: GroupObjects, api: Kubernetes) -> None:
+        self._key: Final = objects.key
         self._objects: Final = objects
         self._api: Final = api
 

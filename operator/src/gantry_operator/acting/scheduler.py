@@ -52,7 +52,7 @@ class ActionScheduler:
         self._api: Final = api
         self._sidecars: Final = sidecars
         self._leases: Final = leases
-        self._pods: Final = Pods(objects.key, objects, api)
+        self._pods: Final = Pods(objects, api)
         self._told: Final = told
         self._wake: Final = wake
         self._empty_end: Final = empty_end

@@ -1,7 +1,7 @@
 """What all objects have alike: labels, an owner, and a form in which equal things are equal.
 
-Everything but volumes is owned by its group, so that Kubernetes deletes it when the group is deleted, and nobody has to
-be there to help: no finalizer. ``blockOwnerDeletion`` is false, since it would need a right on the group's finalizers.
+Everything but volumes is owned by its group or pipeline, so that Kubernetes deletes it with its owner, without a
+finalizer. ``blockOwnerDeletion`` is false, since it would need a right on the group's finalizers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from gantry_operator.objects import names
-from gantry_spec.manifest.group import API_VERSION, KIND, BrokerGroup
+from gantry_spec.manifest.group import API_VERSION, KIND, BrokerGroup, Metadata
 
 Object = dict[str, Any]
 
@@ -24,28 +24,40 @@ def selector(group: BrokerGroup, component: str, shard: int | None = None) -> di
 
 def labels(group: BrokerGroup, component: str, shard: int | None = None) -> dict[str, str]:
     """Of an object or pod."""
-    return {
-        "app.kubernetes.io/name": "gantry",
-        "app.kubernetes.io/instance": group.metadata.name,
-        "app.kubernetes.io/managed-by": "gantry-operator",
-        "app.kubernetes.io/part-of": "gantry",
-    } | selector(group, component, shard)
+    return common_labels("gantry", group.metadata) | selector(group, component, shard)
 
 
 def made(
     group: BrokerGroup, kind: tuple[str, str], name: str, labelled: dict[str, str], body: Object, **metadata: Any
 ) -> Object:
     """An object of the group; ``kind`` is its apiVersion and kind."""
-    owner = {
+    return owned_by(KIND, group.metadata, kind, name, {"labels": labelled} | metadata, body)
+
+
+def common_labels(application: str, owner: Metadata) -> dict[str, str]:
+    """Those that all objects of groups and pipelines have."""
+    return {
+        "app.kubernetes.io/name": application,
+        "app.kubernetes.io/instance": owner.name,
+        "app.kubernetes.io/managed-by": "gantry-operator",
+        "app.kubernetes.io/part-of": "gantry",
+    }
+
+
+def owned_by(
+    owner_kind: str, owner: Metadata, kind: tuple[str, str], name: str, metadata: Object, body: Object
+) -> Object:
+    """An object that Kubernetes deletes with its owner, so that no finalizer is needed."""
+    reference = {
         "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": group.metadata.name,
-        "uid": group.metadata.uid,
+        "kind": owner_kind,
+        "name": owner.name,
+        "uid": owner.uid,
         "controller": True,
         "blockOwnerDeletion": False,
     }
-    head = {"name": name, "namespace": group.metadata.namespace, "labels": labelled, "ownerReferences": [owner]}
-    return {"apiVersion": kind[0], "kind": kind[1], "metadata": head | metadata} | body
+    head = {"name": name, "namespace": owner.namespace, "ownerReferences": [reference]} | metadata
+    return {"apiVersion": kind[0], "kind": kind[1], "metadata": head} | body
 
 
 def hash_of(value: object) -> str:

@@ -5,13 +5,12 @@ Pods carry it as a label, and another one for each group that they may read: by 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from gantry_operator.objects.base import Object, common_labels, owned_by
 from gantry_operator.objects.names import COMPONENT_LABEL, OUR_PREFIXES
-from gantry_spec.manifest.group import API_GROUP, API_VERSION
+from gantry_spec.manifest.group import API_GROUP
 from gantry_spec.pipelines.kinds import PIPELINE_KINDS, Pipeline
-
-Object = dict[str, Any]
 
 PIPELINE_LABEL: Final = f"{API_GROUP}/pipeline"
 TEMPLATE_ANNOTATION: Final = f"{API_GROUP}/template"
@@ -33,11 +32,7 @@ def base_of(document: Object) -> str:
 
 def labels(pipeline: Pipeline, component: str) -> dict[str, str]:
     """Of an object or pod."""
-    return {
-        "app.kubernetes.io/name": "gantry-pipeline",
-        "app.kubernetes.io/instance": pipeline.metadata.name,
-        "app.kubernetes.io/managed-by": "gantry-operator",
-        "app.kubernetes.io/part-of": "gantry",
+    return common_labels("gantry-pipeline", pipeline.metadata) | {
         COMPONENT_LABEL: component,
         PIPELINE_LABEL: pipeline.base,
     }
@@ -49,19 +44,6 @@ def selector(pipeline: Pipeline, component: str = "") -> dict[str, str]:
 
 
 def made(pipeline: Pipeline, kind: tuple[str, str], body: Object, *, name: str = "", component: str = DRIVER) -> Object:
-    """An object of it, owned by it: Kubernetes deletes it with its pipeline, and no finalizer is needed."""
-    owner = {
-        "apiVersion": API_VERSION,
-        "kind": pipeline.kind.name,
-        "name": pipeline.metadata.name,
-        "uid": pipeline.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": False,
-    }
-    head = {
-        "name": name or pipeline.base,
-        "namespace": pipeline.metadata.namespace,
-        "labels": labels(pipeline, component),
-        "ownerReferences": [owner],
-    }
-    return {"apiVersion": kind[0], "kind": kind[1], "metadata": head} | body
+    """An object of the pipeline; ``kind`` is its apiVersion and kind."""
+    head = {"labels": labels(pipeline, component)}
+    return owned_by(pipeline.kind.name, pipeline.metadata, kind, name or pipeline.base, head, body)

@@ -7,9 +7,9 @@ driver's, where it makes executors, and it lasts an hour.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from gantry_operator.objects.base import hash_of
+from gantry_operator.objects.base import Object, hash_of
 from gantry_operator.objects.names import reads_label
 from gantry_operator.objects.pod_parts import container_security, from_field, mount
 from gantry_operator.pipelines import configuration
@@ -27,8 +27,6 @@ from gantry_operator.pipelines.naming import (
 from gantry_spec.manifest.quantities import size_text
 from gantry_spec.pipelines.kinds import Pipeline
 from gantry_spec.pipelines.parts import EngineMode, PodTemplate
-
-Object = dict[str, Any]
 
 USER: Final = 185
 GRACE_SECONDS: Final = 180

@@ -25,6 +25,7 @@ from gantry_operator.api import (
     Object,
     Place,
     manifest_of,
+    owner_uids,
     place_of,
     uid_of,
 )
@@ -161,7 +162,7 @@ class PipelineReconciler:
             listed = await self._context.api.list(ROLE_BINDINGS, self.key[0], f"{PIPELINE_LABEL}={self.key[1]}")
         for document in [*cached, *listed]:
             is_going = document["metadata"].get("deletionTimestamp")
-            if place_of(document) in wanted or is_going or owner not in _owners(document):
+            if place_of(document) in wanted or is_going or owner not in owner_uids(document):
                 continue
             await self._context.api.delete(place_of(document), uid=uid_of(document))
             log.info("deleted object that is no longer part of the pipeline", extra={"place": str(place_of(document))})
@@ -190,10 +191,6 @@ class PipelineReconciler:
             return
         change = {"spec": {"suspend": is_suspended}}
         self._context.cache.put(await self._context.api.patch(place_of(job), change, uid=uid_of(job)))
-
-
-def _owners(document: Object) -> set[str]:
-    return {str(one.get("uid")) for one in document["metadata"].get("ownerReferences") or []}
 
 
 def _maker(document: Object) -> tuple[str, str, str]:

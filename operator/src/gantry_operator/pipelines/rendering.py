@@ -11,11 +11,11 @@ one writer at any time, as far as Kubernetes can know; the lock beside the archi
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from gantry_operator.objects.base import hash_of
+from gantry_operator.objects.base import Object, hash_of
 from gantry_operator.pipelines import configuration
 from gantry_operator.pipelines.facts import PipelineFacts
 from gantry_operator.pipelines.naming import (
@@ -31,8 +31,6 @@ from gantry_operator.pipelines.pods import driver_template, executor_template
 from gantry_spec.manifest.reading import plain
 from gantry_spec.pipelines.kinds import AUDIT, Pipeline
 from gantry_spec.pipelines.parts import EngineMode
-
-Object = dict[str, Any]
 
 RBAC: Final = "rbac.authorization.k8s.io"
 NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
