@@ -99,7 +99,7 @@ class GroupReconciler:
             context.api,
             context.sidecars,
             self._leases,
-            told=self._executed,
+            executed=self._executed,
             wake=wake_now,
             empty_end=lambda shard: self.observer.memory[shard].empty_end,
         )

@@ -443,14 +443,15 @@ class Orders:
 
 
 async def test_a_broker_that_hangs_holds_nobody_up_and_is_not_told_twice() -> None:
-    """Each broker has its own errand; what is decided again meanwhile is left alone, and nothing raises."""
+    """Each broker has one action at a time; what is decided again meanwhile is dropped, and nothing raises."""
     bench, sidecars, told = Bench(), Orders(), []
     bench.pod("g-0-master-0")
     bench.pod("g-0-slave-0")
     sidecars.free[1] = asyncio.Event()
     scheduler = ActionScheduler(
         bench.objects, bench.api, sidecars, leases(bench),
-        told=lambda action, refusal: told.append((action, refusal)), wake=lambda: None, empty_end=lambda shard: None,
+        executed=lambda action, refusal: told.append((action, refusal)), wake=lambda: None,
+        empty_end=lambda shard: None,
     )  # fmt: skip
     one = act.Drain(shard=0, member=1, timeout_ms=10_000)
     other = act.Follow(shard=0, member=2, epoch=1000, master="m:1")
@@ -458,7 +459,7 @@ async def test_a_broker_that_hangs_holds_nobody_up_and_is_not_told_twice() -> No
     for number in range(3):
         scheduler.do([one, other, act.Wait(shard=0, why="nothing")], group(), "token")
         await until(lambda number=number: told.count((other, "")) == number + 1)  # type: ignore[misc]
-        await asyncio.sleep(0)  # its errand ends in the turn after it has told
+        await asyncio.sleep(0)  # the task ends in the turn after it has reported
         assert scheduler.is_busy
     assert sidecars.given.count(1) == 1
     assert sidecars.given.count(2) == 3
@@ -480,7 +481,7 @@ async def test_the_same_order_again_is_no_reason_to_hurry() -> None:
     bench.pod("g-0-slave-0")
     scheduler = ActionScheduler(
         bench.objects, bench.api, sidecars, leases(bench),
-        told=lambda action, refusal: None, wake=lambda: hurried.append(True), empty_end=lambda shard: None,
+        executed=lambda action, refusal: None, wake=lambda: hurried.append(True), empty_end=lambda shard: None,
     )  # fmt: skip
     for epoch in (1000, 1000, 1000, 1001):
         scheduler.do([act.Follow(shard=0, member=2, epoch=epoch, master="m:1")], group(), "token")
@@ -498,7 +499,7 @@ async def test_what_is_under_way_ends_with_the_group() -> None:
     sidecars.free[1] = asyncio.Event()
     scheduler = ActionScheduler(
         bench.objects, bench.api, sidecars, leases(bench),
-        told=lambda *_: None, wake=lambda: None, empty_end=lambda shard: None,
+        executed=lambda *_: None, wake=lambda: None, empty_end=lambda shard: None,
     )  # fmt: skip
     scheduler.do([act.Drain(shard=0, member=1, timeout_ms=10_000)], group(), "token")
     await until(lambda: bool(sidecars.given))
@@ -537,7 +538,7 @@ async def test_a_shard_goes_only_if_nothing_came_while_it_was_closed(comes: int)
     told: list[str] = []
     scheduler = ActionScheduler(
         bench.objects, bench.api, sidecars, leases(bench),
-        told=lambda action, refusal: told.append(refusal), wake=lambda: None, empty_end=lambda shard: 7_000,
+        executed=lambda action, refusal: told.append(refusal), wake=lambda: None, empty_end=lambda shard: 7_000,
     )  # fmt: skip
 
     scheduler.do([act.Remove(shard=0, member=1, boot_id=uid_of(pod), holds_nothing=True)], group(), "token")

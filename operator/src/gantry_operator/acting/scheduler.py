@@ -1,9 +1,9 @@
-"""Which of the decided actions are under way: at most one for each broker and each Lease, and none waits for another.
+"""Executes the decided actions of one group: at most one at a time for each target, and none waits for another.
 
-A drain takes its time, and a sidecar that hangs takes its whole deadline. Meanwhile the others are executed: each
-broker, and each Lease, has its own errand, and what is decided for it while that is under way is left alone; the next
-round decides again. How an action is executed is ``gantry_spec.executor``'s; the two ports of a cluster are here. What
-comes of an errand is put down, and nothing that an errand raises ends the group's task.
+A target is a broker, or the Lease or the orders of a shard. A drain takes its time, and a sidecar that hangs takes its
+whole deadline; meanwhile actions for other targets are executed. What is decided for a busy target is dropped: the next
+round decides again. How an action is executed is ``gantry_spec.executor``'s; the two ports of a cluster are here. No
+error of an action ends the group's loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 import msgspec
 
@@ -30,96 +30,93 @@ from gantry_status.orders import AnyOrder, HaStatus, OrderRefused
 
 log = logging.getLogger(__name__)
 
-Errand = tuple[int, str]
+Target = tuple[int, str]
 """Shard, and what in it: a member's number, ``lease``, ``request`` or ``sleep``."""
 
-
-class Told(Protocol):
-    """Who hears what came of an action; an empty refusal means that it is done."""
-
-    def __call__(self, action: act.Action, refusal: str) -> None: ...
+Executed = Callable[[act.Action, str], None]
+"""Called after each action with the reason why it was refused, which is empty if it was executed."""
 
 
 @final
 class ActionScheduler:
-    """Of one group; owned by its task, which closes it."""
+    """Owned by the task of the group's loop, which closes it."""
 
     def __init__(
         self, objects: GroupObjects, api: Kubernetes, sidecars: Sidecars, leases: Leases, *,
-        told: Told, wake: Callable[[], None], empty_end: Callable[[int], int | None],
+        executed: Executed, wake: Callable[[], None], empty_end: Callable[[int], int | None],
     ) -> None:  # fmt: skip
         self._objects: Final = objects
         self._api: Final = api
         self._sidecars: Final = sidecars
         self._leases: Final = leases
         self._pods: Final = Pods(objects, api)
-        self._told: Final = told
+        self._executed: Final = executed
         self._wake: Final = wake
         self._empty_end: Final = empty_end
-        self._errands: Final[dict[Errand, asyncio.Task[bool]]] = {}
-        self._refusals: Final[dict[Errand, str]] = {}
-        """What each was refused last, so that the same is logged once."""
+        self._running: Final[dict[Target, asyncio.Task[bool]]] = {}
+        self._refusals: Final[dict[Target, str]] = {}
+        """Why the last action of each target was refused, so that the same reason is logged once."""
 
-        self._newest: Final[dict[Errand, act.Action]] = {}
+        self._newest: Final[dict[Target, act.Action]] = {}
 
     def __repr__(self) -> str:
-        return f"<ActionScheduler {'/'.join(self._objects.key)} errands={sorted(self._errands)}>"
+        return f"<ActionScheduler {'/'.join(self._objects.key)} running={sorted(self._running)}>"
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is under way."""
-        return bool(self._errands)
+        """Whether an action is under way."""
+        return bool(self._running)
 
     def do(self, actions: Sequence[act.Action], group: BrokerGroup, token: str) -> None:
-        """Begin whatever is not under way already."""
+        """Start the actions whose target has none under way."""
         for action in actions:
-            errand = errand_of(action)
-            if errand is None or errand in self._errands:
+            target = target_of(action)
+            if target is None or target in self._running:
                 continue
-            name = f"gantry-{'/'.join(self._objects.key)}-{errand[0]}-{errand[1]}"
-            task = asyncio.create_task(self._one(errand, action, group, token), name=name)
-            self._errands[errand] = task
-            task.add_done_callback(lambda task, errand=errand: self._ended(errand, task))  # type: ignore[misc]
+            name = f"gantry-{'/'.join(self._objects.key)}-{target[0]}-{target[1]}"
+            task = asyncio.create_task(self._one(target, action, group, token), name=name)
+            self._running[target] = task
+            task.add_done_callback(lambda task, target=target: self._ended(target, task))  # type: ignore[misc]
 
     async def settle(self) -> None:
-        """Wait until nothing is under way."""
-        while self._errands:
-            await asyncio.wait(list(self._errands.values()))
+        """Wait until no action is under way."""
+        while self._running:
+            await asyncio.wait(list(self._running.values()))
 
     async def close(self) -> None:
-        """Break off whatever is under way. What was sent may be done."""
-        tasks = list(self._errands.values())
+        """Cancel the actions that are under way. An order that was sent may still be obeyed."""
+        tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ended(self, errand: Errand, task: asyncio.Task[bool]) -> None:
-        if self._errands.get(errand) is task:
-            del self._errands[errand]
+    def _ended(self, target: Target, task: asyncio.Task[bool]) -> None:
+        if self._running.get(target) is task:
+            del self._running[target]
         if not task.cancelled() and task.exception() is not None:
             log.error(
-                "unexpected error while executing action", extra={"errand": str(errand)}, exc_info=task.exception()
+                "unexpected error while executing action", extra={"target": str(target)}, exc_info=task.exception()
             )
         elif not task.cancelled() and task.result():
             self._wake()  # what was refused is tried again when the time comes, and not at once
 
-    async def _one(self, errand: Errand, action: act.Action, group: BrokerGroup, token: str) -> bool:
-        """Whether it is done, and was not the last time."""
+    async def _one(self, target: Target, action: act.Action, group: BrokerGroup, token: str) -> bool:
+        """Whether it was executed, and is another one than the last of its target."""
         refusal, is_leaving = "", False
         try:
             await self._executor(group, token).execute(action)
         except (OperatorError, OrderRefused) as error:
             is_leaving = isinstance(error, Terminating)
             refusal = f"{type(error).__name__}: {error}"
-        is_old = bool(refusal) and self._refusals.get(errand) == refusal
-        self._refusals[errand] = refusal
+        is_old = bool(refusal) and self._refusals.get(target) == refusal
+        self._refusals[target] = refusal
         level = logging.WARNING if refusal else logging.INFO
         level = logging.DEBUG if is_old or is_leaving or isinstance(action, act.Start) else level
         facts = {"group": "/".join(self._objects.key), "action": line_of(action), "refusal": refusal}
         log.log(level, "action failed" if refusal else "action executed", extra=facts)
-        self._told(action, refusal)
-        is_again, self._newest[errand] = self._newest.get(errand) == action, action
-        return not refusal and not is_again  # a pod that was told to go takes its time, and is told again meanwhile
+        self._executed(action, refusal)
+        is_again, self._newest[target] = self._newest.get(target) == action, action
+        return not refusal and not is_again  # a deleted pod takes its time to go, and is deleted again meanwhile
 
     def _executor(self, group: BrokerGroup, token: str) -> ActionExecutor:
         brokers = SidecarBrokers(self._objects, self._sidecars, token)
@@ -194,8 +191,8 @@ class ClusterSurroundings:
         self._objects.cache.put(await remove_order(self._api, document, change(annotations_of(document))))
 
 
-def errand_of(action: act.Action) -> Errand | None:
-    """Whose errand it is; None for what is nothing to do."""
+def target_of(action: act.Action) -> Target | None:
+    """What an action changes; None where there is nothing to execute."""
     match action:
         case act.Wait():
             return None
@@ -208,7 +205,7 @@ def errand_of(action: act.Action) -> Errand | None:
         case act.MemberAction(shard=shard, member=member):
             return shard, str(member)
         case _:
-            raise AssertionError(f"nobody knows whose {action} is")
+            raise AssertionError(f"action without a target: {action}")
 
 
 def without_request(annotations: dict[str, str], request: str) -> dict[str, Any]:
