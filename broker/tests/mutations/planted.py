@@ -231,7 +231,7 @@ COMMAND_LINE: Final = (
 OPERATOR: Final = (
     Fault(
         "volumes deleted with their shard",
-        "operator/src/gantry_operator/acting/applying.py",
+        "operator/src/gantry_operator/execute/applier.py",
         "SWEPT: Final = (SERVICES, CONFIG_MAPS,",
         "SWEPT: Final = (CLAIMS, SERVICES, CONFIG_MAPS,",
         "The operator never deletes a PersistentVolumeClaim.",

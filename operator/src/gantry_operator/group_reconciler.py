@@ -16,15 +16,15 @@ from typing import Any, ClassVar, Final, final
 
 import msgspec
 
-from gantry_operator.acting.applying import Applier
-from gantry_operator.acting.labels import relabel_all
-from gantry_operator.acting.leases import Leases
-from gantry_operator.acting.leftovers import Leftovers
-from gantry_operator.acting.scheduler import ActionScheduler
 from gantry_operator.api import NODES, SERVICES, Object, annotations_of, manifest_of
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import moment_text
 from gantry_operator.event_recorder import Event, event_of
+from gantry_operator.execute.applier import Applier
+from gantry_operator.execute.leases import Leases
+from gantry_operator.execute.leftovers import Leftovers
+from gantry_operator.execute.role_labels import relabel_all
+from gantry_operator.execute.scheduler import ActionScheduler
 from gantry_operator.objects import (
     CannotFit,
     Facts,
@@ -35,8 +35,8 @@ from gantry_operator.objects import (
     outside_address,
 )
 from gantry_operator.objects.memory import HUGEPAGES
-from gantry_operator.observing.group_objects import GroupObjects, replicas_meant, replicas_of
-from gantry_operator.observing.group_observer import GroupObserver
+from gantry_operator.observe.group_objects import GroupObjects, replicas_meant, replicas_of
+from gantry_operator.observe.group_observer import GroupObserver
 from gantry_operator.resource_loop import LoopContext, Outcome, Written
 from gantry_operator.sidecars import Sidecars
 from gantry_operator.status import Facts as StatusFacts

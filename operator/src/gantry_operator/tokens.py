@@ -12,12 +12,12 @@ from binascii import Error as BadBase64
 from contextlib import suppress
 from typing import Final, final
 
-from gantry_operator.acting.applying import AGAIN_MS
 from gantry_operator.api import SECRETS, Kubernetes, Object, Place
 from gantry_operator.clock import Clock
 from gantry_operator.errors import Conflict, Gone, SettingsError
+from gantry_operator.execute.applier import AGAIN_MS
 from gantry_operator.objects import secret
-from gantry_operator.observing.group_objects import GroupObjects
+from gantry_operator.observe.group_objects import GroupObjects
 from gantry_spec.manifest.group import BrokerGroup
 
 KEY_BYTES: Final = 32

@@ -12,7 +12,7 @@ from pod_security import broken_rules
 
 from gantry_operator.objects import names
 from gantry_operator.objects.base import Object
-from gantry_operator.observing.pods import speaks_tls
+from gantry_operator.observe.pods import speaks_tls
 
 SPECS: list[dict[str, Any]] = [
     {},

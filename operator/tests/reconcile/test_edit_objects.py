@@ -21,9 +21,9 @@ from kubernetes.client import ApiClient, Configuration
 from objects_scene import facts
 from operator_world.cluster import ModelClock
 
-from gantry_operator.acting.leftovers import CLEARED, Leftovers
 from gantry_operator.api import CONFIG_MAPS, GROUPS, Object, Place, place_of
 from gantry_operator.cache import Cache
+from gantry_operator.execute.leftovers import CLEARED, Leftovers
 from gantry_operator.group_reconciler import GroupContext
 from gantry_operator.kubernetes_api import KubernetesApi
 from gantry_operator.metrics import Metrics

@@ -13,11 +13,6 @@ from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.waiting import until
 from spec_world.looks import healthy, with_report
 
-from gantry_operator.acting.applying import Applier
-from gantry_operator.acting.labels import Relabel, relabel, relabels
-from gantry_operator.acting.leases import Leases
-from gantry_operator.acting.pods import Pods
-from gantry_operator.acting.scheduler import ActionScheduler, remove_order, without_disk_replacement, without_request
 from gantry_operator.api import (
     CLAIMS,
     CONFIG_MAPS,
@@ -33,8 +28,13 @@ from gantry_operator.api import (
 )
 from gantry_operator.cache import Cache
 from gantry_operator.errors import Conflict, Refused, SidecarRefused, Unavailable
+from gantry_operator.execute.applier import Applier
+from gantry_operator.execute.leases import Leases
+from gantry_operator.execute.pods import Pods
+from gantry_operator.execute.role_labels import Relabel, relabel, relabels
+from gantry_operator.execute.scheduler import ActionScheduler, remove_order, without_disk_replacement, without_request
 from gantry_operator.objects.names import COMPONENT_LABEL, GROUP_LABEL, ROLE_LABEL, SHARD_LABEL
-from gantry_operator.observing.group_objects import GroupObjects
+from gantry_operator.observe.group_objects import GroupObjects
 from gantry_operator.sidecars import Peer
 from gantry_spec import actions as act
 from gantry_spec.executor import Expected

@@ -122,7 +122,7 @@ async def test_a_claim_that_nobody_labels_is_never_seen(monkeypatch: pytest.Monk
     async def nothing(_: object) -> None:
         return
 
-    monkeypatch.setattr("gantry_operator.acting.applying.Applier.adopt", nothing)
+    monkeypatch.setattr("gantry_operator.execute.applier.Applier.adopt", nothing)
     play = Play(SYNC)
     await brought_back(play)
 

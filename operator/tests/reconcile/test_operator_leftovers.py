@@ -8,8 +8,8 @@ import pytest
 from operator_world.cluster import GROUP, NAMESPACE
 from operator_world.play import SYNC, Play, operator_of
 
-from gantry_operator.acting.leftovers import Leftovers
 from gantry_operator.api import BUDGETS, CLAIMS, POLICIES, SERVICES, STATEFUL_SETS, Kind, annotations_of
+from gantry_operator.execute.leftovers import Leftovers
 
 OWN_NAME_SERVERS: dict[str, Any] = {"shards": 1, "slaves": 1}
 OPEN = {"access": {"external": {"type": "NodePort"}}}

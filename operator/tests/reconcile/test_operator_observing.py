@@ -15,11 +15,11 @@ from gantry_operator.api import CLAIMS, LEASES, PODS, STATEFUL_SETS, Object, Pla
 from gantry_operator.cache import Cache
 from gantry_operator.errors import SidecarSilent
 from gantry_operator.objects.names import GROUP_LABEL, SHARD_LABEL, TEMPLATE_ANNOTATION, master_set, shard_name
-from gantry_operator.observing import pods
-from gantry_operator.observing.group_observer import GroupObserver, holds_nothing
-from gantry_operator.observing.last_word import LAST_WORD, SKEW_MS, is_news, last_word_of, last_word_text
-from gantry_operator.observing.machines import Machine, disk_of, machine_of, machines_of
-from gantry_operator.observing.memory import MemberMemory, ShardMemory
+from gantry_operator.observe import pods
+from gantry_operator.observe.group_observer import GroupObserver, holds_nothing
+from gantry_operator.observe.last_word import LAST_WORD, SKEW_MS, is_news, last_word_of, last_word_text
+from gantry_operator.observe.machines import Machine, disk_of, machine_of, machines_of
+from gantry_operator.observe.memory import MemberMemory, ShardMemory
 from gantry_operator.sidecars import Peer
 from gantry_spec.executor import Expected
 from gantry_spec.lease import LeaseRecord, Reign

@@ -9,9 +9,9 @@ from operator_world.cluster import NAMESPACE
 from operator_world.play import ASYNC, SYNC, Play, operator_of
 from spec_world.brokers import Record
 
-from gantry_operator.acting.pods import Pods
 from gantry_operator.api import CLAIMS, LEASES, PODS, STATEFUL_SETS, Place, annotations_of
 from gantry_operator.errors import Conflict
+from gantry_operator.execute.pods import Pods
 from gantry_operator.objects import names
 from gantry_spec import actions as act
 from gantry_spec.decide import beginning, group

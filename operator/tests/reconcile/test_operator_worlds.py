@@ -7,10 +7,10 @@ from operator_world.cluster import GROUP, NAMESPACE
 from operator_world.play import ASYNC, SYNC, Play, operator_of
 from spec_world.judge import Wrong
 
-from gantry_operator.acting.pods import Pods
 from gantry_operator.api import CLAIMS, STATEFUL_SETS, annotations_of, labels_of, place_of, uid_of
+from gantry_operator.execute.pods import Pods
 from gantry_operator.objects import names
-from gantry_operator.observing import pods
+from gantry_operator.observe import pods
 
 
 async def test_an_empty_group_begins() -> None:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Final, final
 
 import msgspec
 
-from gantry_operator.acting.applying import Applier
 from gantry_operator.api import (
     CRON_JOBS,
     GROUPS,
@@ -31,6 +30,7 @@ from gantry_operator.api import (
 )
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import moment_text
+from gantry_operator.execute.applier import Applier
 from gantry_operator.pipelines import status as pipeline_status
 from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts, facts_or_problem
 from gantry_operator.pipelines.naming import PIPELINE_LABEL, base_of

@@ -18,8 +18,8 @@ from typing import Final, final
 from gantry_operator.api import CLAIMS, Kubernetes, Object, Place, place_of, revision_of, uid_of
 from gantry_operator.errors import Conflict
 from gantry_operator.objects import names
-from gantry_operator.observing import pods
-from gantry_operator.observing.group_objects import GroupObjects, replicas_of
+from gantry_operator.observe import pods
+from gantry_operator.observe.group_objects import GroupObjects, replicas_of
 from gantry_spec import actions as act
 
 

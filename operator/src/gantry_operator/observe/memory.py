@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from gantry_operator.observing.pods import Life
+from gantry_operator.observe.pods import Life
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.observed import Disk, LastWord, ObservedLease, Process, Report, Role
 

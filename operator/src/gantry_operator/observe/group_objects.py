@@ -20,8 +20,8 @@ from gantry_operator.api import (
 )
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.objects import names
-from gantry_operator.observing import pods
-from gantry_operator.observing.machines import Machine, machine_of
+from gantry_operator.observe import pods
+from gantry_operator.observe.machines import Machine, machine_of
 from gantry_operator.sidecars import Peer
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.observed import Process

@@ -20,11 +20,11 @@ from gantry_operator.api import NODES, VOLUMES, Kubernetes, Object, Place, annot
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError, Gone, SidecarDenied, SidecarError
-from gantry_operator.observing import machines, pods
-from gantry_operator.observing.group_objects import GroupObjects, Sets
-from gantry_operator.observing.last_word import last_word_of
-from gantry_operator.observing.machines import Machine, machine_of
-from gantry_operator.observing.memory import MemberMemory, ShardMemory
+from gantry_operator.observe import machines, pods
+from gantry_operator.observe.group_objects import GroupObjects, Sets
+from gantry_operator.observe.last_word import last_word_of
+from gantry_operator.observe.machines import Machine, machine_of
+from gantry_operator.observe.memory import MemberMemory, ShardMemory
 from gantry_operator.sidecars import Sidecars
 from gantry_spec.broker_conf import broker_name
 from gantry_spec.heard import Besides, report_of

@@ -40,7 +40,7 @@ from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError, Refused, Terminating
 from gantry_operator.objects.base import hash_of
 from gantry_operator.objects.names import ASLEEP_ANNOTATION, COMPONENT_LABEL, GROUP_LABEL, HOME_LABEL, SHARD_LABEL
-from gantry_operator.observing.group_objects import replicas_meant
+from gantry_operator.observe.group_objects import replicas_meant
 from gantry_spec.manifest.quantities import parse_size
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from gantry_operator.clock import Clock
 from gantry_operator.errors import Conflict, Gone
 from gantry_operator.objects import names
 from gantry_operator.objects.base import labels, made
-from gantry_operator.observing.last_word import LAST_WORD, WRITE_MS, is_news, last_word_text
+from gantry_operator.observe.last_word import LAST_WORD, WRITE_MS, is_news, last_word_text
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import BadRecord, lease_annotations, record_of
 from gantry_spec.manifest.group import BrokerGroup

@@ -6,7 +6,7 @@ door that was shut would stand open.
     looked for   when the group is rendered with other objects than before, when this process begins, and now and then
     not          for a group that nobody has edited or said anything of: it never had other objects
     deleted      Services, budgets and policies of this very group, and the StatefulSet of its name servers
-    kept         what belongs to a shard that is not rendered: that is swept when it is empty (``applying``)
+    kept         what belongs to a shard that is not rendered: that is swept when it is empty (``applier``)
                  the Service of a pod that is still there
                  name servers that were replaced, while a broker was started with them: it registers there
 
@@ -19,7 +19,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
-from gantry_operator.acting.applying import AGAIN_MS, RETRY_MS
 from gantry_operator.api import (
     BUDGETS,
     PODS,
@@ -39,6 +38,7 @@ from gantry_operator.api import (
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError
+from gantry_operator.execute.applier import AGAIN_MS, RETRY_MS
 from gantry_operator.objects.names import (
     BROKER,
     COMPONENT_LABEL,

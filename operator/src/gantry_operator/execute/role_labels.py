@@ -18,7 +18,7 @@ from gantry_operator.api import Kubernetes, Object, labels_of, place_of, uid_of
 from gantry_operator.cache import Cache
 from gantry_operator.errors import ApiError
 from gantry_operator.objects.names import MASTER_ROLE, ROLE_LABEL, SLAVE_ROLE
-from gantry_operator.observing.group_objects import GroupObjects
+from gantry_operator.observe.group_objects import GroupObjects
 from gantry_spec.observed import ObservedShard, Role
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from gantry_operator.api import Object, annotations_of, uid_of
 from gantry_operator.objects.broker_pod import BROKER_CONTAINER, SIDECAR_CONTAINER
 from gantry_operator.objects.names import TEMPLATE_ANNOTATION
-from gantry_operator.observing.machines import Machine
+from gantry_operator.observe.machines import Machine
 from gantry_spec.observed import Process
 
 ENDED: Final = ("Succeeded", "Failed")

@@ -15,11 +15,11 @@ from typing import Any, Final, final
 
 import msgspec
 
-from gantry_operator.acting.leases import Leases
-from gantry_operator.acting.pods import Pods
 from gantry_operator.api import GROUPS, Kubernetes, Object, Place, annotations_of, place_of, revision_of, uid_of
 from gantry_operator.errors import Conflict, OperatorError, SidecarSilent, Terminating
-from gantry_operator.observing.group_objects import GroupObjects
+from gantry_operator.execute.leases import Leases
+from gantry_operator.execute.pods import Pods
+from gantry_operator.observe.group_objects import GroupObjects
 from gantry_operator.sidecars import Peer, Sidecars
 from gantry_spec import actions as act
 from gantry_spec.decide.decision import line_of
