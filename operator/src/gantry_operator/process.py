@@ -43,8 +43,7 @@ from gantry_operator.errors import ApiError
 from gantry_operator.group_reconciler import GroupContext
 from gantry_operator.handlers import connection_of, registry_of, settings_of
 from gantry_operator.kubernetes_api import KubernetesApi, client_of, configuration
-from gantry_operator.leader import Candidate
-from gantry_operator.leader_task import Leadership, end_process
+from gantry_operator.leader_election import Candidate, Leadership, end_process
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
 from gantry_operator.pipelines.facts import EngineFacts

@@ -9,7 +9,7 @@ from typing import Annotated, Final, final
 import msgspec
 
 from gantry_operator.errors import SettingsError
-from gantry_operator.leader import Terms
+from gantry_operator.leader_election import Terms
 
 SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 

@@ -14,8 +14,7 @@ from operator_world.waiting import until
 
 from gantry_operator.api import LEASES, Place
 from gantry_operator.errors import Unavailable
-from gantry_operator.leader import Candidate, Read, SeenLease, Sleep, Step, Terms, Write
-from gantry_operator.leader_task import Leadership
+from gantry_operator.leader_election import Candidate, Leadership, Read, SeenLease, Sleep, Step, Terms, Write
 
 TERMS: Final = Terms(duration_ms=1_500, renew_deadline_ms=1_000, retry_ms=200)
 QUICK: Final = Terms(retry_ms=20)
