@@ -154,30 +154,30 @@ def test_a_lease_is_seen_when_its_record_is_and_a_renewal_is_no_news() -> None:
 def test_an_end_is_counted_from_the_run_that_ended_last() -> None:
     """A container that ran again between two looks, and ended again, has ended later than the first time."""
     memory = MemberMemory()
-    memory.lives(pods.Life(Process.STOPPED, "u/0/a"), "u", 100)
-    memory.lives(pods.Life(Process.STOPPED, "u/0/a"), "u", 200)
+    memory.take_process(pods.Life(Process.STOPPED, "u/0/a"), "u", 100)
+    memory.take_process(pods.Life(Process.STOPPED, "u/0/a"), "u", 200)
     assert memory.stopped_by_ms == 100
-    memory.lives(pods.Life(Process.STOPPED, "u/1/b"), "u", 300)
+    memory.take_process(pods.Life(Process.STOPPED, "u/1/b"), "u", 300)
     assert memory.stopped_by_ms == 300
-    memory.lives(pods.Life(Process.RUNNING, "u/2/c"), "u", 400)
+    memory.take_process(pods.Life(Process.RUNNING, "u/2/c"), "u", 400)
     assert memory == MemberMemory(boot_id="u", run="u/2/c", started_by_ms=400)
-    memory.lives(pods.Life(Process.UNKNOWN, "u/2/c"), "u", 500)
+    memory.take_process(pods.Life(Process.UNKNOWN, "u/2/c"), "u", 500)
     assert memory == MemberMemory(boot_id="u", run="u/2/c", started_by_ms=400)
-    memory.lives(pods.Life(Process.RUNNING, "v/0/d"), "v", 600)
+    memory.take_process(pods.Life(Process.RUNNING, "v/0/d"), "v", 600)
     assert memory.started_by_ms == 600
 
 
 def test_a_broker_that_answers_runs_whatever_kubelet_has_said() -> None:
     """A word that is seconds old must not end the keys of a broker that has begun again meanwhile."""
     memory = MemberMemory()
-    memory.lives(pods.Life(Process.STOPPED, "u/0/a"), "u", 100)
+    memory.take_process(pods.Life(Process.STOPPED, "u/0/a"), "u", 100)
     assert memory.believed(Process.STOPPED) is Process.STOPPED
 
     for boot_id, asked_ms, believed in (("u", 99, "Stopped"), ("v", 200, "Stopped"), ("u", 200, "Unknown")):
         memory.report = Report(asked_ms=asked_ms, answered_ms=asked_ms, boot_id=boot_id)
         assert memory.believed(Process.STOPPED) == believed
 
-    memory.lives(pods.Life(Process.STOPPED, "u/1/b"), "u", 300)
+    memory.take_process(pods.Life(Process.STOPPED, "u/1/b"), "u", 300)
     assert memory.believed(Process.STOPPED) is Process.STOPPED, "it has ended once more since"
     assert memory.believed(Process.RUNNING) is Process.RUNNING
 

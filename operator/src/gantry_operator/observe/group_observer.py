@@ -37,9 +37,9 @@ from gantry_spec.observed import Disk, Member, Observed, ObservedLease, Observed
 log = logging.getLogger(__name__)
 
 QUIET_MS: Final = 40_000
-"""Clients ask for routes every 30 s: whoever still knows a shard that is scaled away has come by then."""
+"""Clients ask for routes every 30 s: a client that still knows a shard that is scaled away has asked by then."""
 
-TOPICS_TOLD_MAX: Final = 5
+TOPICS_NAMED_MAX: Final = 5
 
 CURRENT: Final = "current"
 """Stands for the hash of what members should be started with; it is another one in each shard."""
@@ -47,7 +47,7 @@ CURRENT: Final = "current"
 
 @final
 class GroupObserver:
-    """Of one group; owned by its task."""
+    """Owned by the task of the group's loop."""
 
     def __init__(self, key: ResourceKey, cache: Cache, api: Kubernetes, sidecars: Sidecars, clock: Clock) -> None:
         self.memory: Final[dict[int, ShardMemory]] = defaultdict(ShardMemory)
@@ -87,8 +87,8 @@ class GroupObserver:
         lease = self._lease(number, memory)
         record = None if lease is None else lease.record
         sets = self.objects.sets(number)
-        seen = {place.member for place in self.objects.places(number)}
-        numbers = {*(group.spec.members if number < group.spec.shards else ()), *sets.wanted, *seen}
+        present = {place.member for place in self.objects.places(number)}
+        numbers = {*(group.spec.members if number < group.spec.shards else ()), *sets.wanted, *present}
         numbers |= set() if record is None else record.members
         await asyncio.gather(*(self._ask(number, member, memory, token) for member in numbers))
         await self._confirm(number, memory, lease)
@@ -133,9 +133,9 @@ class GroupObserver:
             return
         asked_ms = self._clock.now_ms()
         try:
-            said = await self._sidecars.status(peer)
+            answer = await self._sidecars.status(peer)
             report = report_of(
-                said, asked_ms=asked_ms, answered_ms=self._clock.now_ms(), besides=Besides(boot_id=uid_of(pod))
+                answer, asked_ms=asked_ms, answered_ms=self._clock.now_ms(), besides=Besides(boot_id=uid_of(pod))
             )
         except SidecarDenied:
             self.is_denied = True
@@ -143,13 +143,13 @@ class GroupObserver:
         except (SidecarError, ValueError) as error:
             log.debug("sidecar did not report", extra={"shard": shard, "member": member, "reason": str(error)})
             return
-        if (said.get("broker_name"), said.get("broker_id")) != (broker_name(self._key[1], shard), member):
+        if (answer.get("broker_name"), answer.get("broker_id")) != (broker_name(self._key[1], shard), member):
             log.warning("report of another broker ignored", extra={"shard": shard, "member": member})
             return
         memory.take_report(member, report)
 
     async def _confirm(self, shard: int, memory: ShardMemory, lease: ObservedLease | None) -> None:
-        """Ask the API server itself about masters that seem not to run, once after the Lease was seen."""
+        """Ask the API server itself about masters that seem to be stopped, once after the Lease was observed."""
         record = None if lease is None else lease.record
         for number in sorted({reign.master for reign in record.reigns} if record is not None else ()):
             known = memory.member(number)
@@ -177,9 +177,9 @@ class GroupObserver:
         machine = Machine() if pod is None else self.objects.machine(pod)
         life = self.objects.life(shard, number, pod, machine, sets, record)
         boot_id = known.boot_id if pod is None else uid_of(pod)
-        known.lives(life, boot_id, now_ms)
+        known.take_process(life, boot_id, now_ms)
         disk, disk_id = await self._disk(shard, number, life)
-        known.has_disk(disk, disk_id, now_ms)
+        known.take_disk(disk, disk_id, now_ms)
         template = "" if pod is None else pods.template_of(pod)
         acks = None if pod is None else pods.acks_needed(pod)
         return Member(
@@ -208,7 +208,7 @@ class GroupObserver:
         return machines.disk_of(claim, home), uid_of(claim)
 
     async def _home(self, claim: Object) -> Machine | None:
-        """The machine that a volume is bound to, if there is just one. One that is known no more is off."""
+        """The machine that a volume is bound to, if there is just one. A machine that no longer exists is off."""
         name = (claim.get("spec") or {}).get("volumeName")
         if not name or not self._cache.knows_machines:
             return None
@@ -225,15 +225,15 @@ class GroupObserver:
 
     def _given_up(self, shard: int, wanted: Wanted, members: Iterable[Member]) -> Iterable[int]:
         """Disks that a person has given up, or with a machine that was declared out of service."""
-        said = {number for place, number in wanted.given_up if place == shard}
+        given_up = {number for place, number in wanted.given_up if place == shard}
         for member in members:
             pod = self.objects.pod(shard, member.number)
             is_off = pod is not None and self.objects.machine(pod).is_off
-            if member.disk is Disk.LOST and (member.number in said or is_off):
+            if member.disk is Disk.LOST and (member.number in given_up or is_off):
                 yield member.number
 
     async def _holds_nothing(self, group: BrokerGroup, shard: int, token: str) -> tuple[bool | None, str]:
-        """Of a shard that is scaled away: no queue of a user has anything left, and nothing has come for a while."""
+        """Whether a shard that is scaled away has no message of a user, and got none for a while; and what is left."""
         if shard < group.spec.shards:
             return None, ""
         memory = self.memory[shard]
@@ -242,32 +242,32 @@ class GroupObserver:
         if master is None or peer is None:
             return None, "nobody can be asked"
         try:
-            said = await self._sidecars.topics(peer)
+            answer = await self._sidecars.topics(peer)
         except SidecarError:
             return None, "its master does not say what is left"
-        is_empty = holds_nothing(said)
+        is_empty = holds_nothing(answer)
         if not is_empty or master[1].wrote is None:
             memory.reset_empty()
-            return is_empty, left_text(said)
+            return is_empty, left_text(answer)
         is_quiet = memory.is_empty(master[1].wrote, self._clock.now_ms(), QUIET_MS)
         return is_quiet, f"nothing is left, and nothing must come for {QUIET_MS // 1000} s"
 
 
-def holds_nothing(said: Mapping[str, Any]) -> bool | None:
-    """From a sidecar's document of topics; None if it is not whole, or not the broker's own word."""
-    topics = said.get("topics")
-    if said.get("source") != "broker" or said.get("left_out") or not isinstance(topics, list):
+def holds_nothing(answer: Mapping[str, Any]) -> bool | None:
+    """Whether no user topic has a message, by a sidecar's document; None if it is incomplete or not from the broker."""
+    topics = answer.get("topics")
+    if answer.get("source") != "broker" or answer.get("left_out") or not isinstance(topics, list):
         return None
     return all(topic.get("messages") == 0 for topic in topics if topic.get("kind") != "system")
 
 
-def left_text(said: Mapping[str, Any]) -> str:
-    """The same for people: how many messages are there still, and of which topics."""
-    topics = said.get("topics")
-    if holds_nothing(said) is None or not isinstance(topics, list):
+def left_text(answer: Mapping[str, Any]) -> str:
+    """The same for people: how many messages are left, and of which topics."""
+    topics = answer.get("topics")
+    if holds_nothing(answer) is None or not isinstance(topics, list):
         return "its master does not say what is left"
     full = [one for one in topics if one.get("kind") != "system" and one.get("messages")]
-    names = ", ".join(sorted(str(one.get("name")) for one in full)[:TOPICS_TOLD_MAX])
+    names = ", ".join(sorted(str(one.get("name")) for one in full)[:TOPICS_NAMED_MAX])
     return f"{sum(int(one['messages']) for one in full)} messages of {len(full)} topics: {names}" if full else ""
 
 

@@ -38,7 +38,7 @@ class KeptLastWord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def last_word_text(word: LastWord, clock: Clock) -> str:
-    """To be written now."""
+    """The annotation to write now."""
     age = timedelta(milliseconds=clock.now_ms() - word.asked_ms)
     kept = KeptLastWord(
         epoch=word.epoch,
@@ -52,7 +52,7 @@ def last_word_text(word: LastWord, clock: Clock) -> str:
 
 
 def last_word_of(annotations: Mapping[str, str], clock: Clock) -> LastWord | None:
-    """What somebody has written, with its time on our clock, and never in the future; None if it cannot be read."""
+    """The last word that was written, with its time on our clock, never in the future; None if it cannot be read."""
     try:
         kept = msgspec.json.decode(annotations.get(LAST_WORD, ""), type=KeptLastWord)
     except msgspec.DecodeError:
@@ -72,7 +72,7 @@ def last_word_of(annotations: Mapping[str, str], clock: Clock) -> LastWord | Non
 
 
 def is_news(word: LastWord, annotations: Mapping[str, str]) -> bool:
-    """Whether what stands there says something else but for the time."""
+    """Whether the annotation differs from this word in more than the time."""
     try:
         kept = msgspec.json.decode(annotations.get(LAST_WORD, ""), type=KeptLastWord)
     except msgspec.DecodeError:

@@ -1,8 +1,8 @@
-"""What is remembered of a group between two looks: when things were first seen, and the newest word of each broker.
+"""What is remembered of a group between two observations: when things were first seen, and the newest reports.
 
-Nothing in here is needed to be safe: whoever starts without it has seen everything just now, and so waits longer. Times
-are of our own clock; no time that somebody else wrote down is ever compared with it, but for the last word of a master,
-where a margin stands for the difference of two clocks (``last_word``).
+Nothing in here is needed for safety: an operator that starts without it has seen everything just now, and so waits
+longer. Times are of our own clock; no time of another machine is ever compared with it, except that of a master's last
+word, where a margin stands for the difference of two clocks (``last_word``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gantry_spec.observed import Disk, LastWord, ObservedLease, Process, Report,
 @final
 @dataclass
 class MemberMemory:
-    """One broker."""
+    """Of one member."""
 
     report: Report | None = None
     boot_id: str = ""
@@ -28,7 +28,7 @@ class MemberMemory:
     disk_lost_since_ms: int | None = None
     disk_id: str = ""
     confirmed_ms: int = 0
-    """When the API server itself, and not a cache, has said last what its pod is."""
+    """When the API server itself, and not a cache, was last asked for its pod."""
 
     def take_report(self, report: Report) -> None:
         """Keep it, unless a newer one is known."""
@@ -39,8 +39,8 @@ class MemberMemory:
         """The API server itself was asked then."""
         self.confirmed_ms = asked_ms
 
-    def lives(self, life: Life, boot_id: str, now_ms: int) -> None:
-        """Its process is so now."""
+    def take_process(self, life: Life, boot_id: str, now_ms: int) -> None:
+        """Take over what its pod shows of its process."""
         if boot_id != self.boot_id:
             self.boot_id, self.started_by_ms = boot_id, None
         if life.run != self.run:
@@ -54,15 +54,15 @@ class MemberMemory:
             self.stopped_by_ms = None
 
     def believed(self, process: Process) -> Process:
-        """What kubelet has said of it, unless its broker has answered since that was first heard: kubelet is late."""
+        """The state that kubelet reports, or unknown if the broker has answered since then: kubelet is late."""
         stopped_ms, report = self.stopped_by_ms, self.report
         if process is not Process.STOPPED or stopped_ms is None or report is None:
             return process
         is_late = report.boot_id == self.boot_id and report.asked_ms > stopped_ms
         return Process.UNKNOWN if is_late else process
 
-    def has_disk(self, disk: Disk, disk_id: str, now_ms: int) -> None:
-        """Its volume is so now."""
+    def take_disk(self, disk: Disk, disk_id: str, now_ms: int) -> None:
+        """Take over what its claim shows of its disk."""
         if disk is not Disk.LOST or disk_id != self.disk_id:
             self.disk_lost_since_ms = None
         self.disk_id = disk_id
@@ -73,7 +73,7 @@ class MemberMemory:
 @final
 @dataclass(eq=False)
 class ShardMemory:
-    """One shard."""
+    """Of one shard."""
 
     members: dict[int, MemberMemory] = field(default_factory=dict)
     last_word: LastWord | None = None
@@ -85,11 +85,11 @@ class ShardMemory:
     _seen_ms: int | None = None
 
     def member(self, number: int) -> MemberMemory:
-        """Of one; a new one if it was never seen."""
+        """The memory of one member; a new one if it was never seen."""
         return self.members.setdefault(number, MemberMemory())
 
     def lease(self, uid: str, record: LeaseRecord | None, now_ms: int) -> ObservedLease:
-        """The Lease has this record now; when was it first seen?"""
+        """The Lease with the time when this record was first seen."""
         if self._seen_ms is None or (uid, record) != self._seen:
             self._seen, self._seen_ms = (uid, record), now_ms
         return ObservedLease(record=record, seen_ms=self._seen_ms)
@@ -110,11 +110,11 @@ class ShardMemory:
         )
 
     def reset_empty(self) -> None:
-        """Something was found on it."""
+        """Forget that it was empty: it holds messages."""
         self.empty_end = None
 
     def is_empty(self, end: int, now_ms: int, quiet_ms: int) -> bool:
-        """Nothing was found on it, and its log ends there: has nothing come for so long?"""
+        """Whether it was empty, with the same end of the log, for so long."""
         if self.empty_end != end:
             self.empty_end, self.empty_since_ms = end, now_ms
         return now_ms - self.empty_since_ms >= quiet_ms
