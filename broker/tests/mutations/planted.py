@@ -231,9 +231,9 @@ COMMAND_LINE: Final = (
 OPERATOR: Final = (
     Fault(
         "volumes deleted with their shard",
-        "operator/src/gantry_operator/execute/applier.py",
-        "SWEPT: Final = (SERVICES, CONFIG_MAPS,",
-        "SWEPT: Final = (CLAIMS, SERVICES, CONFIG_MAPS,",
+        "operator/src/gantry_operator/execute/leftovers.py",
+        "SHARD_KINDS: Final = (SERVICES, CONFIG_MAPS,",
+        "SHARD_KINDS: Final = (CLAIMS, SERVICES, CONFIG_MAPS,",
         "The operator never deletes a PersistentVolumeClaim.",
     ),
     Fault(

@@ -159,7 +159,7 @@ class GroupReconciler:
         kept = {shard.number for shard in facts.shards}
         if not orders.is_hibernated:
             await self._applier.wake()
-        await self._applier.sweep(lambda number: number >= group.spec.shards and number not in kept)
+        await self._leftovers.delete_shards(lambda number: number >= group.spec.shards and number not in kept)
         self._leftovers.begin(self._rendered[2], document)
         await self._leftovers.clear(self._rendered[2], group.metadata.uid)
         return "; ".join(sorted(self._applier.problems.values()))

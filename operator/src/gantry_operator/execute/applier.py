@@ -12,18 +12,12 @@ there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from gantry_operator.api import (
-    ACCOUNTS,
-    BUDGETS,
     CLAIMS,
-    CONFIG_MAPS,
-    LEASES,
     PODS,
-    ROLE_BINDINGS,
-    ROLES,
     SERVICES,
     STATEFUL_SETS,
     Kind,
@@ -39,8 +33,7 @@ from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError, Refused, Terminating
 from gantry_operator.objects.base import hash_of
-from gantry_operator.objects.names import ASLEEP_ANNOTATION, COMPONENT_LABEL, GROUP_LABEL, HOME_LABEL, SHARD_LABEL
-from gantry_operator.observe.group_objects import replicas_meant
+from gantry_operator.objects.names import ASLEEP_ANNOTATION, COMPONENT_LABEL, GROUP_LABEL, HOME_LABEL
 from gantry_spec.manifest.quantities import parse_size
 
 log = logging.getLogger(__name__)
@@ -50,8 +43,6 @@ WATCHED: Final[frozenset[Kind]] = frozenset({STATEFUL_SETS, SERVICES})
 """Kinds whose absence from the cache means that they are not there."""
 
 RETRY_MS: Final = 5_000
-SWEPT: Final = (SERVICES, CONFIG_MAPS, BUDGETS, ROLE_BINDINGS, ROLES, ACCOUNTS, LEASES, STATEFUL_SETS)
-"""What a shard has beside its volumes; last what says that it is still to be swept."""
 
 
 @final
@@ -145,7 +136,7 @@ class Applier:
         log.log(level, "failed to apply object; retrying", extra={"place": str(place), "reason": str(error)})
         return False
 
-    # -- claims and leftovers ------------------------------------------------------------------------------------------
+    # -- claims and sleeping StatefulSets ------------------------------------------------------------------------------
 
     async def adopt(self) -> None:
         """Give claims that people have made, to bring a group back, the labels that its StatefulSet's own ones have.
@@ -205,22 +196,3 @@ class Applier:
                 log.warning(
                     "failed to remove asleep annotation", extra={"place": str(place_of(home)), "reason": str(error)}
                 )
-
-    async def sweep(self, is_left_over: Callable[[int], bool]) -> None:
-        """Delete what belongs to shards that are no more; never volumes, never of a shard that has a pod."""
-        alive = {labels_of(pod).get(SHARD_LABEL) for pod in self._cache.of_group(PODS, self._key)}
-        homes = self._cache.of_group(STATEFUL_SETS, self._key)
-        gone = {labels_of(home).get(SHARD_LABEL, "") for home in homes if not replicas_meant(home)}
-        for shard in sorted(gone - alive):
-            if shard.isdigit() and is_left_over(int(shard)):
-                await self._sweep_shard(shard)
-
-    async def _sweep_shard(self, shard: str) -> None:
-        selector = f"{GROUP_LABEL}={self._key[1]},{SHARD_LABEL}={shard}"
-        try:
-            for kind in SWEPT:
-                for document in await self._api.list(kind, self._key[0], selector):
-                    await self._api.delete(place_of(document), uid=uid_of(document))
-                    self._cache.take("DELETED", document)
-        except ApiError as error:
-            log.warning("could not delete objects of removed shard", extra={"shard": shard, "reason": str(error)})

@@ -1,28 +1,33 @@
-"""Objects that a group has no more: a way in that was closed, the Service of a slave that went, name servers replaced.
+"""Deletion of objects that a group has no more: a closed way in, the Service of a removed slave, a removed shard.
 
-Server-side apply takes fields away, and never objects: without this, what an edit no longer asks for would stay, and a
-door that was shut would stand open.
+Server-side apply removes fields, and never objects: without this, what an edit no longer asks for would stay, and an
+entrance that was closed would stay open.
 
-    looked for   when the group is rendered with other objects than before, when this process begins, and now and then
-    not          for a group that nobody has edited or said anything of: it never had other objects
+    looked for   when the group is rendered with other objects than before, when this process starts, and now and then
+    not          for a new group that has neither an edit nor a status: it never had other objects
     deleted      Services, budgets and policies of this very group, and the StatefulSet of its name servers
-    kept         what belongs to a shard that is not rendered: that is swept when it is empty (``applier``)
-                 the Service of a pod that is still there
+    kept         what belongs to a shard that is not rendered: ``delete_shards`` deletes it when the shard has no pod
+                 the Service of a pod that still exists
                  name servers that were replaced, while a broker was started with them: it registers there
 
-Brokers' StatefulSets, volumes, Secrets and Leases are nothing that this ever deletes.
+Volumes and Secrets are never deleted here; brokers' StatefulSets and Leases only with their shard.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, final
 
 from gantry_operator.api import (
+    ACCOUNTS,
     BUDGETS,
+    CONFIG_MAPS,
+    LEASES,
     PODS,
     POLICIES,
+    ROLE_BINDINGS,
+    ROLES,
     SERVICES,
     STATEFUL_SETS,
     Kind,
@@ -47,8 +52,12 @@ from gantry_operator.objects.names import (
     SHARD_LABEL,
     TEMPLATE_ANNOTATION,
 )
+from gantry_operator.observe.group_objects import replicas_meant
 
 log = logging.getLogger(__name__)
+
+SHARD_KINDS: Final = (SERVICES, CONFIG_MAPS, BUDGETS, ROLE_BINDINGS, ROLES, ACCOUNTS, LEASES, STATEFUL_SETS)
+"""What a shard has beside its volumes; StatefulSets come last, because by them a removed shard is found."""
 
 CLEARED: Final = (SERVICES, BUDGETS, POLICIES, STATEFUL_SETS)
 
@@ -95,6 +104,25 @@ class Leftovers:
             return
         if len(going) == len(left):
             self._cleared = wanted
+
+    async def delete_shards(self, is_removed: Callable[[int], bool]) -> None:
+        """Delete the objects of removed shards: never volumes, and never of a shard that has a pod."""
+        alive = {labels_of(pod).get(SHARD_LABEL) for pod in self._cache.of_group(PODS, self._key)}
+        homes = self._cache.of_group(STATEFUL_SETS, self._key)
+        empty = {labels_of(home).get(SHARD_LABEL, "") for home in homes if not replicas_meant(home)}
+        for shard in sorted(empty - alive):
+            if shard.isdigit() and is_removed(int(shard)):
+                await self._delete_shard(shard)
+
+    async def _delete_shard(self, shard: str) -> None:
+        selector = f"{GROUP_LABEL}={self._key[1]},{SHARD_LABEL}={shard}"
+        try:
+            for kind in SHARD_KINDS:
+                for document in await self._api.list(kind, self._key[0], selector):
+                    await self._api.delete(place_of(document), uid=uid_of(document))
+                    self._cache.take("DELETED", document)
+        except ApiError as error:
+            log.warning("could not delete objects of removed shard", extra={"shard": shard, "reason": str(error)})
 
     async def _left(self, kind: Kind, wanted: frozenset[Place], owner: str) -> list[Object]:
         listed = await self._api.list(kind, self._key[0], f"{GROUP_LABEL}={self._key[1]}")
