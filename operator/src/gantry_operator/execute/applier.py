@@ -103,12 +103,13 @@ class Applier:
 
     async def _one(self, place: Place, document: Object) -> bool:
         try:
-            self._cache.put(await self._api.apply(document))
-        except Refused as error:
-            known = self._cache.get(place)
-            if place.kind is STATEFUL_SETS and known is not None:
-                return await self._around_its_pods(place, document, known)
-            return self._failed(place, error)
+            try:
+                self._cache.put(await self._api.apply(document))
+            except Refused:
+                known = self._cache.get(place)
+                if place.kind is not STATEFUL_SETS or known is None:
+                    raise
+                await self._recreate(place, document, known)
         except Terminating:
             raise
         except ApiError as error:
@@ -116,19 +117,12 @@ class Applier:
         self.problems.pop(str(place), None)
         return True
 
-    async def _around_its_pods(self, place: Place, document: Object, known: Object) -> bool:
-        """Delete a StatefulSet, not its pods, and make it anew."""
+    async def _recreate(self, place: Place, document: Object, known: Object) -> None:
+        """Delete a StatefulSet, not its pods, and create it again around them."""
         log.info("recreating StatefulSet around its pods", extra={"place": str(place)})
-        try:
-            await self._api.delete(place, uid=uid_of(known), is_orphaning=True)
-            self._cache.take("DELETED", known)
-            self._cache.put(await self._api.apply(document))
-        except Terminating:
-            raise
-        except ApiError as error:
-            return self._failed(place, error)
-        self.problems.pop(str(place), None)
-        return True
+        await self._api.delete(place, uid=uid_of(known), is_orphaning=True)
+        self._cache.take("DELETED", known)
+        self._cache.put(await self._api.apply(document))
 
     def _failed(self, place: Place, error: ApiError) -> bool:
         level = logging.DEBUG if self.problems.get(str(place)) == str(error) else logging.WARNING

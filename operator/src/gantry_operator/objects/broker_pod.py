@@ -28,7 +28,7 @@ from gantry_operator.objects import configuration, memory, names, pod_parts
 from gantry_operator.objects.base import Object, hash_of, labels
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
-from gantry_spec.manifest.parts import Medium, Template
+from gantry_spec.manifest.parts import Medium
 from gantry_spec.manifest.quantities import size_text
 
 BROKER_CONTAINER = "broker"
@@ -46,15 +46,15 @@ def broker_template(group: BrokerGroup, facts: Facts, shard: int) -> Object:
         initContainers=[_sidecar(group, facts, shard)],
         serviceAccountName=names.shard_name(group.metadata.name, shard),
         terminationGracePeriodSeconds=max(1, -(-int(given.termination_grace_period) // 1000)),
-        affinity=_affinity(group, shard),
         topologySpreadConstraints=[
             pod_parts.over_zones(group, names.BROKER, shard),
             *given.topology_spread_constraints,
         ],
     )
-    pod |= _given(given)
-    metadata: dict[str, Any] = {"labels": _foreign(given.labels) | labels(group, names.BROKER, shard)}
-    annotations = {"kubectl.kubernetes.io/default-container": BROKER_CONTAINER} | _foreign(given.annotations)
+    pod |= pod_parts.placement(given, _affinity(group, shard))
+    metadata: dict[str, Any] = {"labels": pod_parts.unreserved(given.labels) | labels(group, names.BROKER, shard)}
+    annotations = {"kubectl.kubernetes.io/default-container": BROKER_CONTAINER}
+    annotations |= pod_parts.unreserved(given.annotations)
     template = {"metadata": metadata | {"annotations": annotations}, "spec": pod}
     metadata = metadata | {"annotations": annotations | {names.TEMPLATE_ANNOTATION: hash_of(template)}}
     return template | {"metadata": metadata}
@@ -161,7 +161,7 @@ def _volumes(group: BrokerGroup, shard: int) -> list[Object]:
             },
         },
         pod_parts.secret_volume("sidecar", names.secret_name(name), "tokens", "read-tokens"),
-        {"name": "api", "projected": {"defaultMode": 0o440, "sources": _api_sources()}},
+        {"name": "api", "projected": {"defaultMode": 0o440, "sources": pod_parts.api_access_sources()}},
     ]
     if buffer.medium is Medium.HUGE_PAGES:
         volumes.append({"name": "buffers", "emptyDir": {"medium": str(buffer.medium)}})
@@ -175,14 +175,6 @@ def _volumes(group: BrokerGroup, shard: int) -> list[Object]:
     return volumes
 
 
-def _api_sources() -> list[Object]:
-    """What a client of the API server needs: a token that ends after an hour and is replaced, and whom to believe."""
-    return [
-        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
-        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-    ]
-
-
 def _affinity(group: BrokerGroup, shard: int) -> Object:
     """Ours, with the user's added: both hold."""
     ours = pod_parts.apart(group, names.BROKER, shard, is_demanded=True)["podAntiAffinity"]
@@ -191,20 +183,3 @@ def _affinity(group: BrokerGroup, shard: int) -> Object:
     for name, terms in ours.items():
         anti[name] = [*terms, *anti.get(name, [])]
     return {**given, "podAntiAffinity": anti}
-
-
-def _given(template: Template) -> Object:
-    """What the user puts into pods as it is."""
-    found: Object = {}
-    if template.node_selector:
-        found["nodeSelector"] = dict(template.node_selector)
-    if template.tolerations:
-        found["tolerations"] = list(template.tolerations)
-    if template.priority_class_name:
-        found["priorityClassName"] = template.priority_class_name
-    return found
-
-
-def _foreign(given: dict[str, str]) -> dict[str, str]:
-    """Without names that are ours or Kubernetes' own."""
-    return {name: value for name, value in given.items() if not name.startswith(names.OUR_PREFIXES)}

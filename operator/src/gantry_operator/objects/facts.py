@@ -39,21 +39,11 @@ class ShardFacts(Part, frozen=True):
     """How many pods the master's and the slaves' StatefulSets make now, which rendering leaves so in hibernation."""
 
 
-@final
-class Facts(Part, frozen=True):
-    """Everything else."""
-
-    image: str
-    """Of brokers, sidecars and name servers, where the group names none."""
+class OperatorFacts(Part, frozen=True, kw_only=True):
+    """What is the same for groups and pipelines: it is known of the operator itself."""
 
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
-    shards: tuple[ShardFacts, ...] = ()
-    """Those that exist. One that the spec no longer wants stays until it is no longer here."""
-
-    is_hibernated: bool = False
-    """Whether no pod shall run. Volumes, Services and the Lease stay; pods go when nothing can be lost by it."""
-
     operator_namespace: str = "gantry-system"
     operator_labels: Mapping[str, str] = msgspec.field(
         default_factory=lambda: {"app.kubernetes.io/name": "gantry-operator"}
@@ -64,6 +54,20 @@ class Facts(Part, frozen=True):
         default_factory=lambda: {"app.kubernetes.io/name": "prometheus"}
     )
     """Of the pods, in any namespace, that may ask for metrics."""
+
+
+@final
+class Facts(OperatorFacts, frozen=True):
+    """Everything else."""
+
+    image: str
+    """Of brokers, sidecars and name servers, where the group names none."""
+
+    shards: tuple[ShardFacts, ...] = ()
+    """Those that exist. One that the spec no longer wants stays until it is no longer here."""
+
+    is_hibernated: bool = False
+    """Whether no pod shall run. Volumes, Services and the Lease stay; pods go when nothing can be lost by it."""
 
     outside: Mapping[str, str] = msgspec.field(default_factory=dict)
     """host:port of Services for clients outside of the cluster, by the Service's name; see ``outside_address``."""

@@ -6,12 +6,15 @@ read-only, and no token of a service account is mounted by itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from gantry_operator.objects import names
 from gantry_operator.objects.base import Object, selector
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
+from gantry_spec.manifest.parts import Template
+from gantry_spec.pipelines.parts import PodTemplate
 
 USER: Final = 10001
 HOST_KEY: Final = "kubernetes.io/hostname"
@@ -20,16 +23,43 @@ TEMPORARY_FOLDER: Final = "/tmp"
 TEMPORARY_BYTES: Final = "64Mi"
 
 
-def pod_security() -> Object:
+def pod_security(user: int = USER) -> Object:
     """Of a pod. ``fsGroup`` is what lets a user that is not root write into volumes, hugetlbfs among them."""
     return {
         "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
+        "runAsUser": user,
+        "runAsGroup": user,
+        "fsGroup": user,
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+def placement(template: Template | PodTemplate, affinity: Mapping[str, Any]) -> Object:
+    """Where the user wants pods to run, with the affinity that comes of it."""
+    found: Object = {}
+    if template.node_selector:
+        found["nodeSelector"] = dict(template.node_selector)
+    if template.tolerations:
+        found["tolerations"] = list(template.tolerations)
+    if affinity:
+        found["affinity"] = dict(affinity)
+    if template.priority_class_name:
+        found["priorityClassName"] = template.priority_class_name
+    return found
+
+
+def unreserved(given: dict[str, str], reserved: tuple[str, ...] = names.OUR_PREFIXES) -> dict[str, str]:
+    """Labels or annotations of the user, without those whose prefix is reserved."""
+    return {name: value for name, value in given.items() if not name.startswith(reserved)}
+
+
+def api_access_sources() -> list[Object]:
+    """What a client of the API server needs: a token that expires after an hour and is replaced, and the authority."""
+    return [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    ]
 
 
 def container_security() -> Object:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
-import msgspec
-
 from gantry_operator.api import manifest_of
 from gantry_operator.objects import configuration, names
+from gantry_operator.objects.facts import OperatorFacts, Part
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.reading import group_of
@@ -22,29 +21,15 @@ from gantry_spec.pipelines.kinds import ARCHIVE, Pipeline
 from gantry_spec.pipelines.parts import EngineMode, Volume
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Root of all facts. Never written itself."""
-
-
 @final
-class EngineFacts(Part, frozen=True):
+class EngineFacts(OperatorFacts, frozen=True):
     """The same for all pipelines."""
 
     image: str = ""
     """Of driver and executors, where a pipeline names none; empty: each has to."""
 
-    pull_policy: str = "IfNotPresent"
-    pull_secrets: tuple[str, ...] = ()
     executors_role: tuple[str, str] = ("", "")
     """Kind and name of the role that lets a driver make executors; empty: mode `kubernetes` is refused."""
-
-    operator_namespace: str = "gantry-system"
-    operator_labels: Mapping[str, str] = msgspec.field(
-        default_factory=lambda: {"app.kubernetes.io/name": "gantry-operator"}
-    )
-    prometheus_labels: Mapping[str, str] = msgspec.field(
-        default_factory=lambda: {"app.kubernetes.io/name": "prometheus"}
-    )
 
 
 @final

@@ -11,7 +11,15 @@ from typing import Final
 
 from gantry_operator.objects.base import Object, hash_of
 from gantry_operator.objects.names import reads_label
-from gantry_operator.objects.pod_parts import container_security, from_field, mount
+from gantry_operator.objects.pod_parts import (
+    api_access_sources,
+    container_security,
+    from_field,
+    mount,
+    placement,
+    pod_security,
+    unreserved,
+)
 from gantry_operator.pipelines import configuration
 from gantry_operator.pipelines.facts import PipelineFacts
 from gantry_operator.pipelines.naming import (
@@ -26,7 +34,7 @@ from gantry_operator.pipelines.naming import (
 )
 from gantry_spec.manifest.quantities import size_text
 from gantry_spec.pipelines.kinds import Pipeline
-from gantry_spec.pipelines.parts import EngineMode, PodTemplate
+from gantry_spec.pipelines.parts import EngineMode
 
 USER: Final = 185
 GRACE_SECONDS: Final = 180
@@ -72,21 +80,13 @@ def executor_template(pipeline: Pipeline, facts: PipelineFacts) -> Object:
 
 def _common(pipeline: Pipeline, facts: PipelineFacts) -> Object:
     given, secrets = pipeline.spec.engine.pod_template, facts.engine.pull_secrets
-    security = {
-        "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
     found: Object = {
-        "securityContext": security,
+        "securityContext": pod_security(USER),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
     }
     found |= {"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}
-    return found | _given(given)
+    return found | placement(given, given.affinity)
 
 
 def _driver(pipeline: Pipeline, facts: PipelineFacts) -> Object:
@@ -193,8 +193,7 @@ def _driver_volumes(pipeline: Pipeline) -> list[Object]:
     found: list[Object] = [{"name": "configuration", "configMap": {"name": pipeline.base, "defaultMode": 0o444}}]
     if pipeline.spec.engine.mode is EngineMode.KUBERNETES:
         sources: list[Object] = [
-            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            *api_access_sources(),
             {
                 "downwardAPI": {
                     "items": [
@@ -209,26 +208,8 @@ def _driver_volumes(pipeline: Pipeline) -> list[Object]:
 
 def _metadata(pipeline: Pipeline, facts: PipelineFacts, component: str, ours: dict[str, str]) -> Object:
     given = pipeline.spec.engine.pod_template
-    marked = _foreign(given.labels) | labels(pipeline, component)
+    marked = unreserved(given.labels, RESERVED) | labels(pipeline, component)
     if facts.source.group:
         marked[reads_label(facts.source.group)] = "true"
-    annotations = _foreign(given.annotations) | ours
+    annotations = unreserved(given.annotations, RESERVED) | ours
     return {"labels": marked} | ({"annotations": annotations} if annotations else {})
-
-
-def _given(template: PodTemplate) -> Object:
-    found: Object = {}
-    if template.node_selector:
-        found["nodeSelector"] = dict(template.node_selector)
-    if template.tolerations:
-        found["tolerations"] = list(template.tolerations)
-    if template.affinity:
-        found["affinity"] = dict(template.affinity)
-    if template.priority_class_name:
-        found["priorityClassName"] = template.priority_class_name
-    return found
-
-
-def _foreign(given: dict[str, str]) -> dict[str, str]:
-    """Without names that are ours, Kubernetes' or Spark's own."""
-    return {name: value for name, value in given.items() if not name.startswith(RESERVED)}
