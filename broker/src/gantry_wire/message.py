@@ -74,6 +74,9 @@ INT: Final = struct.Struct(">i")
 QUEUE_OFFSET_POSITION: Final = 20
 PHYSICAL_OFFSET_POSITION: Final = 28
 RECORD_BYTES_MIN: Final = 91
+RECORD_BYTES_MAX: Final = 64 << 20
+"""Far more than any message: RocketMQ takes 4 MiB unless told otherwise, and the blank that ends a file is shorter
+than the record for which there was no room. A reader takes more for a wrong length, so that its memory is bounded."""
 
 
 def encode_host(address: str, port: int) -> bytes:

@@ -307,6 +307,8 @@ class FaultyDisk:
         return posixpath.normpath(path) in self._names
 
     def file_size(self, path: str) -> int:
+        if self.is_directory(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return len(self._file(path).cache)
 
     def list(self, directory: str) -> list[str]:

@@ -119,6 +119,11 @@ class ReadingTwin:
         size = 0 if is_directory else self._disk.file_size(path)
         return FileFacts(size, size, 0, is_directory)
 
+    def file_size(self, path: str) -> int:
+        if path in self._volumes:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return self._disk.file_size(path)
+
     def list(self, directory: str) -> list[str]:
         return self._volumes[directory].names() if directory in self._volumes else self._disk.list(directory)
 

@@ -18,6 +18,7 @@ from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import StoreSettings
+from gantry_store_files import FILLER_SIZE, UNIT, UNIT_BYTES, segment_name
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.faulty_volume import FaultyVolume
@@ -232,6 +233,22 @@ class StoreWorld:
             else:
                 found[path] = self.disk.read_file(self.path(path))
         return found
+
+    def fill_units(self, begin: int, end: int, *, topic: str = "orders", queue_id: int = 0, place: int = -1) -> None:
+        """Turn the units ``[begin, end)`` of a stopped store into fillers, as a start leaves them for lost messages.
+
+        They get ``place``, by default that of the message with the number ``end``.
+        """
+
+        def find_unit(offset: int) -> tuple[str, int]:
+            position = offset * UNIT_BYTES % self.settings.mapped_file_size_consume_queue
+            return f"consumequeue/{topic}/{queue_id}/{segment_name(offset * UNIT_BYTES - position)}", position
+
+        if place < 0:
+            name, position = find_unit(end)
+            place = UNIT.unpack_from(self.disk.read_file(self.path(name)), position)[0]
+        for offset in range(begin, end):
+            self.overwrite(*find_unit(offset), UNIT.pack(place, FILLER_SIZE, 0))
 
     def overwrite(self, name: str, position: int, data: bytes) -> None:
         """Change bytes of a file behind everybody's back, durably."""

@@ -13,7 +13,7 @@ import pytest
 from faults.fields import places
 
 from gantry_broker.store import recovery
-from gantry_broker.store.mapped_file import file_name
+from gantry_store_files import segment_name
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, RecordCheck, check_record
 
@@ -52,7 +52,7 @@ def start_of(world: StoreWorld, number: int) -> int:
 
 def write(world: StoreWorld, offset: int, data: bytes) -> None:
     """Put bytes at a place of the log, behind everybody's back."""
-    world.overwrite(f"commitlog/{file_name(offset - offset % FILE_BYTES)}", offset % FILE_BYTES, data)
+    world.overwrite(f"commitlog/{segment_name(offset - offset % FILE_BYTES)}", offset % FILE_BYTES, data)
 
 
 def open_in_bounds(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +149,8 @@ def test_an_old_segment_under_a_new_name_is_not_believed(world: StoreWorld) -> N
     """D11: a file that was used before and holds nothing but old records is an empty one, once the log comes to it."""
     end = world.sent[-1][0]
     base = end - end % FILE_BYTES + FILE_BYTES
-    old = world.files("commitlog")[f"commitlog/{file_name(0)}"]
-    made = world.disk.create(world.path(f"commitlog/{file_name(base)}"), FILE_BYTES, reserve=FILE_BYTES)
+    old = world.files("commitlog")[f"commitlog/{segment_name(0)}"]
+    made = world.disk.create(world.path(f"commitlog/{segment_name(base)}"), FILE_BYTES, reserve=FILE_BYTES)
     made.pwrite(old, 0)
     made.sync()
     made.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from faults.loop_disk import LoopDisk, loop_disk
 
-from gantry_broker.store.mapped_file import file_name
+from gantry_store_files import segment_name
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.killable_disk import KillableDisk
 from gantry_testing.store_world import StoreWorld
@@ -60,7 +60,7 @@ def roll(world: StoreWorld) -> str:
     base = world.store.wrote - world.store.wrote % size + size
     while world.store.wrote <= base:
         world.send()
-    return file_name(base)
+    return segment_name(base)
 
 
 def test_a_new_log_file_is_there_before_its_first_record(powered: tuple[StoreWorld, Lose]) -> None:

@@ -13,8 +13,8 @@ import pytest
 from crash.producer import TOPICS
 from faults.scene import Scene
 
-from gantry_broker.store.identity import decode_identity
 from gantry_remoting import Channel
+from gantry_store_files import StoreIdentity, decode_sealed
 from gantry_wire import Command, RequestCode
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.documents import write_document
@@ -108,13 +108,13 @@ async def test_one_damaged_copy_of_the_identity_changes_nothing(copy: str, harm:
     """D13: who the store is, and from where its records are sealed, is written twice, and one copy is enough."""
     async with Scene(tmp_path) as scene:
         await two_lives(scene)
-        uuid = decode_identity((scene.store / "store.json").read_bytes()).uuid
+        uuid = decode_sealed((scene.store / "store.json").read_bytes(), StoreIdentity).uuid
         harm_file(scene.store / copy, harm)
 
         await scene.start()
 
         assert await scene.judge() == []
-        assert decode_identity((scene.store / "store.json").read_bytes()).uuid == uuid
+        assert decode_sealed((scene.store / "store.json").read_bytes(), StoreIdentity).uuid == uuid
 
 
 @pytest.mark.verify

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantry_broker.errors import StoreError
-from gantry_broker.ha.classic.assembly import RECORD_BYTES_MAX, RecordAssembly
+from gantry_broker.ha.classic.assembly import RecordAssembly
 from gantry_broker.ha.classic.slave_session import ClassicSlaveSession
 from gantry_broker.ha.classic.start import CannotFollow, MasterRange, foreign_epochs, plan_start
 from gantry_broker.ha.frames import StreamBroken, Welcome
@@ -24,7 +24,7 @@ from gantry_broker.store.settings import PoolSettings
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.java_master import FILE_BYTES, JavaMaster
 from gantry_testing.store_world import TINY, StoreWorld
-from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
+from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, RECORD_BYTES_MAX
 
 POOL = PoolSettings(is_enabled=True, buffers_count=4, path="/buffers")
 

@@ -10,7 +10,7 @@ import pytest
 
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ha.promise import Promise, PromiseFile, PromiseRefused
-from gantry_broker.store.sealed_file import decode_sealed
+from gantry_store_files import decode_sealed
 from gantry_testing.faulty_disk import FaultyDisk
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-SERVERS = ("gantry_wire", "gantry_remoting", "gantry_access", "gantry_status", "gantry_broker", "gantry_nameserver")
+SERVERS = (
+    "gantry_wire", "gantry_remoting", "gantry_access", "gantry_status", "gantry_store_files", "gantry_broker",
+    "gantry_nameserver",
+)  # fmt: skip
 STARTERS = frozenset({"subprocess", "pty", "multiprocessing", "runpy", "pickle", "marshal", "shelve"})
 CALLS = frozenset(
     {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve", "execvp", "execvpe",

@@ -12,7 +12,8 @@ from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports.disk import Disk
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.store.config_file import ConfigFile
-from gantry_broker.store.identity import encode_identity, new_identity
+from gantry_broker.store.identity import new_identity
+from gantry_store_files import encode_sealed
 from gantry_testing.faulty_disk import FaultyDisk
 
 
@@ -164,7 +165,7 @@ def store_at(disk: FaultyDisk, uuid: str) -> None:
     """A store's identity beside the tables."""
     disk.make_directory("/store")
     identity = msgspec.structs.replace(new_identity(0), uuid=uuid)
-    disk.write_file("/store/store.json", encode_identity(identity))
+    disk.write_file("/store/store.json", encode_sealed(identity))
 
 
 def saved(uuid: str, *generations: int) -> tuple[FaultyDisk, ConfigFile, list[bytes]]:

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from gantry_admin.store_files import queue_directories, segments_in
+from gantry_store_files import PlainDisk, queue_places, segments_of
 
 TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
 FILE_BYTES_MAX: Final = 8 << 20
@@ -107,14 +107,14 @@ def _tail(path: Path, left_out: dict[str, str]) -> str:
 
 def _listing(root: Path) -> dict[str, list[list[int]]]:
     """Directory -> (where each file begins, its size)."""
-    found = {"commitlog": [[segment.base, segment.size] for segment in segments_in(root / "commitlog")]}
-    count = 0
-    for directory in queue_directories(root):
-        segments = segments_in(directory)
+    disk, count = PlainDisk(), 0
+    found = {"commitlog": [[one.base_offset, one.size] for one in segments_of(disk, f"{root}/commitlog")]}
+    for place in queue_places(disk, str(root)):
+        segments = segments_of(disk, place.directory)
         count += len(segments)
         if count > LISTED_MAX:
             break
-        found[str(directory.relative_to(root))] = [[segment.base, segment.size] for segment in segments]
+        found[place.directory.removeprefix(f"{root}/")] = [[one.base_offset, one.size] for one in segments]
     return found
 
 

@@ -12,19 +12,19 @@ from typing import Final, NamedTuple
 
 from gantry_admin.errors import Problem
 from gantry_admin.ranges import Span
-from gantry_admin.store_files import FILLER_SIZE, UNIT, Bounds, StoreFiles
+from gantry_admin.store_files import StoreFiles
+from gantry_store_files import UNIT, QueueBounds
 from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.message import RECORD_BYTES_MIN, RECORD_HEAD, StoredMessage, decode_record
+from gantry_wire.message import RECORD_BYTES_MAX, RECORD_BYTES_MIN, RECORD_HEAD, StoredMessage, decode_record
 
 ANSWER_BYTES_MAX: Final = 8 << 20
 """Of records that are read for one answer; the first one is read whatever its size."""
-RECORD_BYTES_MAX: Final = 64 << 20
 
 
 class Found(NamedTuple):
     """Messages of a queue, and how many were left out since they would be too much."""
 
-    bounds: Bounds
+    bounds: QueueBounds
     messages: Sequence[StoredMessage]
     left_out: int
 
@@ -46,7 +46,7 @@ def queue_messages(
         return Found(bounds, (), 0)
     wanted = [
         (physical, size) for physical, size, _ in UNIT.iter_unpack(files.units(topic, queue_id, start, end))
-        if size != FILLER_SIZE and RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX
+        if RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX
     ]  # fmt: skip
     kept, total = 0, 0
     for _, size in reversed(wanted):  # the newest are what people look for

@@ -11,13 +11,13 @@ from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store.inspect.dump import Dumped, dump_log, dump_queue
 from gantry_broker.store.inspect.facts import read_facts
 from gantry_broker.store.inspect.log_reader import LogReader
-from gantry_broker.store.inspect.segments import queue_places
 from gantry_cli.errors import Absent
 from gantry_cli.examples import examples
 from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.store_json import dumped_document
 from gantry_cli.store_reading import EXIT_DAMAGED, reading
 from gantry_cli.store_text import dumped_text
+from gantry_store_files.queue_units import queue_ids, queue_place
 
 
 @click.command(
@@ -76,9 +76,9 @@ def _in_log(root: str, offset: int | None) -> Iterator[Dumped]:
 
 def _in_queue(root: str, topic: str, queue_id: int, number: int) -> Iterator[Dumped]:
     disk = RealReadingDisk()
-    place = next((one for one in queue_places(disk, root) if (one.topic, one.queue_id) == (topic, queue_id)), None)
-    if place is None:
+    if queue_id not in queue_ids(disk, root, topic):
         remedy = "see `gantry store inspect DIR --all`; --offset reads the log without queues"
         raise Absent(f"there is no queue {topic}/{queue_id} in {root}", remedy)
     facts = read_facts(disk, root)
-    return dump_queue(disk, LogReader(disk, facts.log, facts.ours_from), facts, place, number)
+    reader = LogReader(disk, facts.log, facts.ours_from)
+    return dump_queue(disk, reader, facts, queue_place(root, topic, queue_id), number)

@@ -6,8 +6,6 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,7 +38,7 @@ def world(tmp_path: Path) -> StoreWorld:
 def test_a_message_that_expires_while_its_time_is_read_counts_as_older(world: StoreWorld) -> None:
     """Retention may delete a log file after the bounds were taken: the search continues in the remaining files."""
     files = StoreFiles(Path(world.root))
-    oldest = files.log_segments()[0].base
+    oldest = files.log_segments()[0].base_offset
     found, end = files.offset_at(*ORDERS, 0, 0, OFFSET_MAX)
 
     assert 0 < found < end == MESSAGES
@@ -52,11 +50,11 @@ def test_a_message_in_a_hole_of_the_log_is_no_expired_one(world: StoreWorld) -> 
     """A log file that is missing in the middle is a refusal (503), and not taken for retention."""
     files = StoreFiles(Path(world.root))
     oldest, lost, _ = files.log_segments()[:3]
-    first_lost = files.bounds(*ORDERS, lost.base, OFFSET_MAX).begin
+    first_lost = files.bounds(*ORDERS, lost.base_offset, OFFSET_MAX).begin
     os.unlink(lost.path)
 
     with pytest.raises(Problem) as refused:
-        files.stored_at(*ORDERS, first_lost, oldest.base)
+        files.stored_at(*ORDERS, first_lost, oldest.base_offset)
     assert refused.value.status == 503
 
 
@@ -67,23 +65,13 @@ def test_a_topic_that_vanishes_while_a_bundle_is_packed_hides_no_other(
     root = Path(world.root)
     vanished = root / "consumequeue" / "bills"
     (vanished / "0").mkdir(parents=True)
-    real = os.scandir
+    real = os.listdir
 
-    @contextmanager
-    def scandir(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+    def listdir(folder: str) -> list[str]:
         if Path(folder) == vanished:
             raise FileNotFoundError(folder)
-        with real(folder) as entries:
-            yield entries
+        return real(folder)
 
-    real_list = os.listdir
-
-    def listdir(folder: Path) -> list[str]:
-        if Path(folder) == vanished:
-            raise FileNotFoundError(folder)
-        return real_list(folder)
-
-    monkeypatch.setattr(os, "scandir", scandir)
     monkeypatch.setattr(os, "listdir", listdir)
 
     bundle = make_bundle(root, tmp_path / "page", None, {}, "")

@@ -111,7 +111,9 @@ class Disk(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
-    def file_size(self, path: str) -> int: ...
+    def file_size(self, path: str) -> int:
+        """Raises ``FileNotFoundError``, or ``IsADirectoryError``."""
+        ...
 
     def list(self, directory: str) -> list[str]:
         """Sorted names in ``directory``; empty if there is no such directory."""

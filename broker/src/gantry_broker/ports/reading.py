@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from gantry_broker.ports.disk import DiskSpace
+from gantry_store_files.disk import StoreDisk, StoreFile
 
 
 class FileFacts(NamedTuple):
@@ -36,20 +37,8 @@ class LockHolder(NamedTuple):
     """0 when it lives in another container."""
 
 
-class ReadingFile(Protocol):
+class ReadingFile(StoreFile, Protocol):
     """One file, open for reading."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def size(self) -> int:
-        """As it was when the file was opened."""
-        ...
-
-    def pread(self, length: int, position: int) -> bytes:
-        """Up to ``length`` bytes; fewer only at the end of the file."""
-        ...
 
     def read_into(self, target: memoryview, position: int) -> int:
         """Fill ``target`` and say how far; less than all of it only at the end of the file."""
@@ -59,20 +48,14 @@ class ReadingFile(Protocol):
         """All bytes, read-only. Every one of them was read once before this returns."""
         ...
 
-    def close(self) -> None: ...
 
-
-class ReadingDisk(Protocol):
+class ReadingDisk(StoreDisk, Protocol):
     """A tree of files that somebody else owns. Paths are absolute."""
 
     def open(self, path: str) -> ReadingFile: ...
 
     def facts(self, path: str) -> FileFacts | None:
         """What is there, links followed; None when nothing is."""
-        ...
-
-    def list(self, directory: str) -> list[str]:
-        """Sorted names in ``directory``; empty if there is no such directory."""
         ...
 
     def space(self, path: str) -> DiskSpace: ...

@@ -14,6 +14,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, cast, final
@@ -227,7 +228,10 @@ class RealDisk:
         return os.path.lexists(path)
 
     def file_size(self, path: str) -> int:
-        return os.stat(path).st_size
+        facts = os.stat(path)
+        if stat.S_ISDIR(facts.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return facts.st_size
 
     def list(self, directory: str) -> list[str]:
         try:

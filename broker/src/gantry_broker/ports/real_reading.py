@@ -1,4 +1,4 @@
-"""The real file system, for reading only: ``O_RDONLY``, no access times where the kernel allows it, no lock taken.
+"""The real file system, for reading only: files are opened by ``PlainDisk``, and no lock is taken.
 
 The lock question is ``F_GETLK``: it says who would be in the way of a lock and takes none. Our brokers and RocketMQ's
 both hold a record lock on byte 0 of the store's ``lock`` file, so one question finds either. Reading is enough for it.
@@ -8,82 +8,24 @@ on whole files (``flock``), which a directory of write buffers has, can only be 
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import mmap
 import os
 import stat
 import struct
 from typing import Final, final
 
 from gantry_broker.ports.disk import DiskSpace
-from gantry_broker.ports.reading import FileFacts, LockHolder, ReadingFile
+from gantry_broker.ports.reading import FileFacts, LockHolder
 from gantry_broker.ports.real_buffers import file_system_of
+from gantry_store_files.disk import PlainDisk, open_untouched
 
-READ_BYTES: Final = 4 << 20
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """C's ``struct flock`` on 64-bit Linux: type, whence, start, length, pid."""
 
 
 @final
-class RealReadingFile:
-    """One open file. Owned by whoever opened it."""
-
-    def __init__(self, path: str, descriptor: int) -> None:
-        self._path = path
-        self._descriptor = descriptor
-        self._size = os.fstat(descriptor).st_size
-
-    def __repr__(self) -> str:
-        return f"<RealReadingFile {self._path} size={self._size}>"
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    def pread(self, length: int, position: int) -> bytes:
-        data = os.pread(self._descriptor, length, position)
-        while len(data) < length:
-            more = os.pread(self._descriptor, length - len(data), position + len(data))
-            if not more:
-                break
-            data += more
-        return data
-
-    def read_into(self, target: memoryview, position: int) -> int:
-        done = 0
-        while done < len(target):
-            count = os.preadv(self._descriptor, [target[done:]], position + done)
-            if not count:
-                break
-            done += count
-        return done
-
-    def map(self) -> memoryview:
-        if self._size == 0:
-            return memoryview(b"")
-        scratch = memoryview(bytearray(min(READ_BYTES, self._size)))
-        for position in range(0, self._size, READ_BYTES):
-            self.read_into(scratch[: min(READ_BYTES, self._size - position)], position)
-        # The view keeps the mapping alive, and lets go of it with its last slice.
-        return memoryview(mmap.mmap(self._descriptor, self._size, mmap.MAP_SHARED, mmap.PROT_READ))
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-@final
-class RealReadingDisk:
+class RealReadingDisk(PlainDisk):
     """The file system of this machine. Holds no state; any thread may use it."""
-
-    def open(self, path: str) -> ReadingFile:
-        return RealReadingFile(path, _open_untouched(path))
 
     def facts(self, path: str) -> FileFacts | None:
         try:
@@ -93,12 +35,6 @@ class RealReadingDisk:
         return FileFacts(
             found.st_size, found.st_blocks * 512, found.st_mtime_ns // 1_000_000, stat.S_ISDIR(found.st_mode)
         )
-
-    def list(self, directory: str) -> list[str]:
-        try:
-            return sorted(os.listdir(directory))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
 
     def space(self, path: str) -> DiskSpace:
         facts = os.statvfs(path)
@@ -112,7 +48,7 @@ class RealReadingDisk:
 
     def lock_holder(self, path: str) -> LockHolder | None:
         try:
-            descriptor = _open_untouched(path)
+            descriptor = open_untouched(path)
         except FileNotFoundError:
             return None
         try:
@@ -135,14 +71,3 @@ def _listed_holder(file: os.stat_result) -> LockHolder | None:
     except (OSError, ValueError, IndexError):
         return None
     return None
-
-
-def _open_untouched(path: str) -> int:
-    """Open for reading; without a trace in the access time where the kernel allows that, which is for our own files."""
-    flags = os.O_RDONLY | os.O_CLOEXEC
-    try:
-        return os.open(path, flags | os.O_NOATIME)
-    except OSError as exc:
-        if exc.errno not in (errno.EPERM, errno.EINVAL):
-            raise
-        return os.open(path, flags)

@@ -23,12 +23,11 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Self, final
 from zlib import crc32
 
-import msgspec
-
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.file_queue import make_durable_directory
-from gantry_broker.store.identity import decode_identity
+from gantry_broker.store.identity import StoreIdentity
+from gantry_store_files.sealed import decode_sealed
 from gantry_wire import fastjson
 
 log = logging.getLogger(__name__)
@@ -183,6 +182,6 @@ def _store_of(disk: Disk, root: str) -> str:
     """The beginning of the store's uuid; empty where ``store.json`` does not say."""
     path = f"{root}/store.json"
     try:
-        return decode_identity(disk.read_file(path)).uuid[:STORE_DIGITS] if disk.exists(path) else ""
-    except (ValueError, msgspec.DecodeError):
+        return decode_sealed(disk.read_file(path), StoreIdentity).uuid[:STORE_DIGITS] if disk.exists(path) else ""
+    except ValueError:
         return ""

@@ -30,12 +30,13 @@ from gantry_broker.store.scrub import scrub
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES
 from gantry_broker.store.tallies import Tally
 from gantry_broker.store.unit_sums import UnitSums
+from gantry_store_files.queue_units import FILLER_SIZE, UNIT, has_expired
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, RECORD_BYTES_MIN
 
-UNIT: Final = struct.Struct(">qiq")
+__all__ = ["FILLER_SIZE", "FILLER_UNIT", "UNIT", "ConsumeQueue"]
+
 assert UNIT.size == CONSUME_UNIT_BYTES
-FILLER_SIZE: Final = 0x7FFFFFFF
 FILLER_UNIT: Final = UNIT.pack(0, FILLER_SIZE, 0)
 _EMPTY_VIEW: Final = memoryview(bytearray(0))
 
@@ -256,9 +257,7 @@ class ConsumeQueue:
         first = self.files.base_offset // CONSUME_UNIT_BYTES
         last = self.files.end_offset // CONSUME_UNIT_BYTES
         end = self._partition(first, last, lambda physical, size: size > 0 and 0 <= physical < before)
-        self.min_offset = self._partition(
-            first, end, lambda physical, size: (physical, size) == (0, FILLER_SIZE) or physical < min_physical
-        )
+        self.min_offset = self._partition(first, end, lambda physical, size: has_expired(physical, size, min_physical))
         found_end = self._partition(end, last, lambda physical, size: size > 0 and 0 <= physical < written)
         self.end = self.readable_end = self.flushed_end = end
         self.unit_sums.begin(end)
@@ -290,9 +289,7 @@ class ConsumeQueue:
         Of a queue that ``is_corrupt`` afterwards it means nothing.
         """
         first, last = self.min_offset, self.readable_end
-        return self._partition(
-            first, last, lambda physical, size: (physical, size) == (0, FILLER_SIZE) or physical < min_physical
-        )
+        return self._partition(first, last, lambda physical, size: has_expired(physical, size, min_physical))
 
     def trim(self, min_offset: int) -> tuple[MappedFile, ...]:
         """Let the queue begin at ``min_offset``; the files that hold nothing from there on, out of the list.

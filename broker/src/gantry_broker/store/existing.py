@@ -15,9 +15,10 @@ from typing import Final
 
 from gantry_broker.errors import StoreMismatch
 from gantry_broker.ports.disk import Disk
-from gantry_broker.store.mapped_file import parse_file_name
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
+from gantry_store_files.queue_units import queue_places
+from gantry_store_files.segments import segments_of
 
 LOG_SIZE_KEY: Final = "mappedFileSizeCommitLog"
 QUEUE_SIZE_KEY: Final = "mappedFileSizeConsumeQueue"
@@ -32,7 +33,7 @@ def settings_of_store(root: str, settings: StoreSettings, given: Collection[str]
         if size:
             settings = replace(settings, mapped_file_size_commit_log=size)
     if QUEUE_SIZE_KEY not in given:
-        size = (point.queue_file_bytes if point is not None else 0) or _queue_file_size(disk, f"{root}/consumequeue")
+        size = (point.queue_file_bytes if point is not None else 0) or _queue_file_size(disk, root)
         if size:
             settings = replace(settings, mapped_file_size_consume_queue=size)
     return settings
@@ -56,14 +57,7 @@ def refuse_other_sizes(point: RecoveryPoint | None, settings: StoreSettings, dis
 
 def _sizes(disk: Disk, directory: str) -> dict[int, int]:
     """The size of each file, by where it begins; empty ones were being created when their process died."""
-    found: dict[int, int] = {}
-    for name in disk.list(directory) if disk.is_directory(directory) else ():
-        base, path = parse_file_name(name), f"{directory}/{name}"
-        if base is not None and not disk.is_directory(path):
-            size = disk.file_size(path)
-            if size:
-                found[base] = size
-    return found
+    return {segment.base_offset: segment.size for segment in segments_of(disk, directory) if segment.size}
 
 
 def _log_file_size(disk: Disk, directory: str) -> int:
@@ -81,11 +75,9 @@ def _log_file_size(disk: Disk, directory: str) -> int:
     return max(counts, key=lambda size: (counts[size], size))
 
 
-def _queue_file_size(disk: Disk, directory: str) -> int:
+def _queue_file_size(disk: Disk, root: str) -> int:
     counts: Counter[int] = Counter()
-    for topic in disk.list(directory) if disk.is_directory(directory) else ():
-        if disk.is_directory(f"{directory}/{topic}"):
-            for queue in disk.list(f"{directory}/{topic}"):
-                counts.update(_sizes(disk, f"{directory}/{topic}/{queue}").values())
+    for place in queue_places(disk, root):
+        counts.update(_sizes(disk, place.directory).values())
     whole = [size for size in counts if size % CONSUME_UNIT_BYTES == 0]
     return max(whole, key=lambda size: (counts[size], size), default=0)

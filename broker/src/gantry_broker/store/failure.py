@@ -25,6 +25,22 @@ from gantry_broker.store.commit_log import CommitLog
 log = logging.getLogger(__name__)
 
 
+OFFSET_DIGITS_MAX: Final = 20
+"""Offsets are 64-bit."""
+
+
+def decode_flush_failure(data: bytes) -> int:
+    """The offset in the file ``flush-failed``; 0 where it is damaged."""
+    text = data.partition(b" ")[0]
+    is_number = text.isdigit() and len(text) < OFFSET_DIGITS_MAX
+    return int(text) if is_number and data == _encode_flush_failure(int(text)) else 0
+
+
+def _encode_flush_failure(flushed: int) -> bytes:
+    text = b"%d" % flushed
+    return b"%b %08x\n" % (text, crc32(text))
+
+
 @final
 class FailureRecord:
     """``<root>/flush-failed``: up to where the log was flushed when a flush failed."""
@@ -38,15 +54,10 @@ class FailureRecord:
         """The offset, 0 for a record that cannot be read, or None when no flush has failed."""
         if not self._disk.exists(self._path):
             return None
-        text, _, crc = self._disk.read_file(self._path).partition(b" ")
-        try:
-            return int(text) if int(crc, 16) == crc32(text) else 0
-        except ValueError:
-            return 0
+        return decode_flush_failure(self._disk.read_file(self._path))
 
     def write(self, flushed: int) -> None:
-        text = str(flushed).encode()
-        self._disk.write_file(self._path, b"%b %08x\n" % (text, crc32(text)))
+        self._disk.write_file(self._path, _encode_flush_failure(flushed))
 
     def remove(self) -> None:
         """What it was about has been rewritten and synced."""

@@ -37,9 +37,9 @@ from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.identity import StoreIdentity
-from gantry_broker.store.mapped_file import file_name, parse_file_name
 from gantry_broker.store.replay_execute import SET_ASIDE
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
+from gantry_store_files.segments import parse_segment_name, segment_name
 from gantry_wire.message import PHYSICAL_OFFSET_POSITION, RECORD_BYTES_MIN, check_record
 from gantry_wire.seal import has_seal
 
@@ -262,7 +262,7 @@ def compare_heads(
     crcs = {head.base_offset: head.crc for head in known.heads} if known is not None else {}
     compared = ComparedHeads()
     for name in names:
-        base = parse_file_name(name)
+        base = parse_segment_name(name)
         if base is None:
             continue
         try:
@@ -292,7 +292,7 @@ class SetAsideFile(NamedTuple):
 
 def set_aside_file(disk: Disk, root: str, foreign: ComparedFile) -> SetAsideFile:
     """Move a log file to ``<root>/set-aside``, with a note why. Durable when this returns."""
-    directory, name = f"{root}/{SET_ASIDE}", file_name(foreign.base_offset)
+    directory, name = f"{root}/{SET_ASIDE}", segment_name(foreign.base_offset)
     make_durable_directory(disk, directory)
     number = 1
     while disk.exists(path := f"{directory}/commitlog-{name}-{number}"):

@@ -16,7 +16,8 @@ from typing import Final, final
 
 from gantry_broker.errors import LogFileDamaged, StoreMismatch
 from gantry_broker.ports.disk import Disk
-from gantry_broker.store.mapped_file import MappedFile, full_disk_is_store_full, parse_file_name
+from gantry_broker.store.mapped_file import MappedFile, full_disk_is_store_full
+from gantry_store_files.segments import parse_segment_name, segments_of
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class FileQueue:
         Derived files may be missing, empty, or of a wrong size: from the first such place on they are unlinked, to be
         made again. Of a log only an empty last file is: it was being created. Anything else refuses.
         """
-        names = sorted(name for name in self.disk.list(self.directory) if parse_file_name(name) is not None)
+        names = sorted(name for name in self.disk.list(self.directory) if parse_segment_name(name) is not None)
         if not is_derived:
             self._refuse_other_size(names, setting)
         files: list[MappedFile] = []
@@ -115,7 +116,7 @@ class FileQueue:
 
     def _refuse_other_size(self, names: list[str], setting: str) -> None:
         """Files that agree with each other and not with the setting are whole: the setting is wrong."""
-        sizes = {self.disk.file_size(f"{self.directory}/{name}") for name in names} - {0}
+        sizes = {segment.size for segment in segments_of(self.disk, self.directory)} - {0}
         if len(names) > 1 and len(sizes) == 1 and self.file_size not in sizes:
             size = sizes.pop()
             if all(int(name) == int(names[0]) + number * size for number, name in enumerate(names)):

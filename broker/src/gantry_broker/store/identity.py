@@ -1,155 +1,33 @@
-"""Who a store is, how often it has started, and who wrote which part of its log.
+"""The identity of a store on the disk: ``store.json`` and its twin, read at a start and written by who opens the store.
 
-    start of the log ...... 100 ............ 900 ....... 1200 ...... end
-      somebody else's        ours             perhaps     ours
-      body CRC only          seals demanded   not ours    seals demanded
-
-Our records carry a seal, a checksum of the whole record. Where we wrote, a record without one is damaged, and that is
-the point: a record torn behind its body would pass otherwise. Where RocketMQ wrote there is none to demand, and one
-that is there may be stale, since RocketMQ copies it along with the other properties when it stores a message again. So
-the seal is believed by place, and this file says the places. It also gives the store a name and counts its starts, by
-which a write buffer found after a crash is known to belong here and now.
-
-The file and its twin hold the same bytes after every write: an older one would number a start twice, and call
-RocketMQ's records ours. When one is damaged the other is used, and said. When both are, nobody can tell which records
-to believe, and starting is refused; without any file the whole log is taken for somebody else's, which is always safe.
+What the document says and which copy counts is decided in ``gantry_store_files.store_identity``. Both copies hold the
+same bytes after every write: an older one would number a start twice, and call RocketMQ's records ours. When one is
+damaged the other is used, and that is logged. When both are, nobody can tell which records to believe, and starting is
+refused; without any file the whole log is taken for somebody else's, which is always safe.
 """
 
 from __future__ import annotations
 
 import logging
-from secrets import token_hex
-from typing import Final, NamedTuple, final
-from zlib import crc32
-
-import msgspec
+from typing import Final, final
 
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports.disk import Disk
+from gantry_store_files.sealed import decode_sealed, encode_sealed
+from gantry_store_files.store_identity import (
+    IDENTITY_FILE,
+    IDENTITY_TWIN,
+    LOG_END_MAX,
+    Epoch,
+    StoreIdentity,
+    Stretch,
+    new_identity,
+    newer_identity,
+)
+
+__all__ = ["LOG_END_MAX", "Epoch", "IdentityFile", "StoreIdentity", "Stretch", "new_identity"]
 
 log = logging.getLogger(__name__)
-
-FORMAT: Final = 1
-LOG_END_MAX: Final = 2**63 - 1
-"""The end of what has no end: offsets are 64-bit."""
-
-
-class Epoch(msgspec.Struct, frozen=True):
-    """From ``start`` to the start of the next one, the log has one writer."""
-
-    epoch: int
-    """Numbers rise along the log; one that was used is not used again."""
-
-    start: int
-    is_ours: bool = True
-    """Whether a Gantry master wrote it, so that every record has a seal."""
-
-
-class Stretch(NamedTuple):
-    """A range of the log with one answer, so that a scan need not ask for every record."""
-
-    is_ours: bool
-    end: int
-    """Where to ask again."""
-
-
-class StoreIdentity(msgspec.Struct, frozen=True):
-    """What the file says."""
-
-    uuid: str
-    """32 hex digits, drawn once for each store."""
-
-    generation: int
-    """How many starts have got as far as taking messages."""
-
-    epochs: list[Epoch]
-    """At least one, in the order of the log. Before the first one's start there is nothing of ours."""
-
-    pool_path: str = ""
-    """The directory of the write buffers used last, where the next start looks for what they hold."""
-
-    log_end: int = 0
-    """Up to where the log was on the disk when this was written: less at a start is a loss."""
-
-    former: str = ""
-    """The uuid that other files had when this was made for a log whose ``store.json`` was missing."""
-
-    cuts: int = 0
-    """How often the log's end was cut. Heads of files that were read before the last cut are not believed."""
-
-    format: int = FORMAT
-
-    def __post_init__(self) -> None:
-        if len(self.uuid) != 32 or set(self.uuid) - set("0123456789abcdef"):
-            raise ValueError("its uuid is not 32 hex digits")
-        if self.format != FORMAT:
-            raise ValueError(f"its format is {self.format}")
-        if self.generation < 0 or not self.epochs or self.epochs[0].start < 0:
-            raise ValueError("it has no epochs, or numbers below zero")
-        for earlier, later in zip(self.epochs, self.epochs[1:], strict=False):
-            if later.start < earlier.start or later.epoch <= earlier.epoch:
-                raise ValueError("its epochs do not rise")
-
-    @property
-    def epoch(self) -> int:
-        """The number of the last epoch: of what is being written now."""
-        return self.epochs[-1].epoch
-
-    def is_of(self, uuid: str) -> bool:
-        """Whether a file that names this store, or none, belongs here."""
-        return uuid in ("", self.uuid, self.former)
-
-    def is_ours(self, offset: int) -> bool:
-        """Whether the record that begins at ``offset`` must have a seal."""
-        return self.ours_from(offset).is_ours
-
-    def ours_from(self, offset: int) -> Stretch:
-        """Whose the log is at ``offset``, and up to where that answer holds. Records never span two stretches."""
-        answer, end = False, LOG_END_MAX
-        for epoch in self.epochs:
-            if epoch.start <= offset:
-                answer = epoch.is_ours
-            elif epoch.is_ours != answer:
-                end = epoch.start
-                break
-        return Stretch(answer, end)
-
-    def truncated(self, end: int) -> StoreIdentity:
-        """After the log was cut at ``end``: epochs that begin beyond it have nothing left and are forgotten.
-
-        Write it only when the cut is durable. What is appended next needs an epoch of ours: see ``started``.
-        """
-        kept = [epoch for epoch in self.epochs if epoch.start <= end]
-        return msgspec.structs.replace(
-            self, epochs=kept or [Epoch(self.epoch, end, is_ours=False)], log_end=min(self.log_end, end)
-        )
-
-    def started(self, end: int, *, written_by_others_from: int | None, is_tail_lost: bool = False) -> StoreIdentity:
-        """The next start, which appends at ``end``. Write it before the first message is taken.
-
-        ``written_by_others_from`` is where somebody else may have begun to write since our last stop: behind the last
-        recovery point, if the checkpoint's seal is not ours; at the start of the log, if there is no such point either.
-        ``is_tail_lost``: epochs that began behind ``end`` were this log's, and a slave that has their bytes is asked.
-        """
-        epochs, number = list(self.epochs), self.epoch
-        foreign = end if written_by_others_from is None else min(written_by_others_from, end)
-        if foreign < end:
-            epochs = [epoch for epoch in epochs if epoch.start < foreign]
-            if not epochs or epochs[-1].is_ours:
-                number += 1
-                epochs.append(Epoch(number, foreign, is_ours=False))
-        if not is_tail_lost:
-            epochs = [epoch for epoch in epochs if epoch.start <= end]
-        if not epochs or not epochs[-1].is_ours:
-            epochs.append(Epoch(number + 1, max(end, epochs[-1].start if epochs else 0)))
-        durable = 0 if end == LOG_END_MAX else end
-        return msgspec.structs.replace(self, generation=self.generation + 1, epochs=epochs, log_end=durable)
-
-
-def new_identity(end: int, former: str = "") -> StoreIdentity:
-    """Of a store that has no such file. Whatever is in its log, up to ``end``, is somebody else's."""
-    epochs = [Epoch(1, 0)] if end == 0 else [Epoch(1, 0, is_ours=False), Epoch(2, end)]
-    return StoreIdentity(uuid=token_hex(16), generation=0, epochs=epochs, former=former)
 
 
 @final
@@ -158,8 +36,8 @@ class IdentityFile:
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk
-        self.path: Final = f"{root}/store.json"
-        self.twin_path: Final = f"{self.path}.bak"
+        self.path: Final = f"{root}/{IDENTITY_FILE}"
+        self.twin_path: Final = f"{root}/{IDENTITY_TWIN}"
 
     def read(self) -> StoreIdentity | None:
         """What it says, or None if there has never been one. Raises ``ConfigCorrupt``.
@@ -174,12 +52,12 @@ class IdentityFile:
                 reasons.append(f"{path} is missing")
                 continue
             try:
-                found.append(decode_identity(self._disk.read_file(path)))
-            except (ValueError, msgspec.DecodeError) as exc:
+                found.append(decode_sealed(self._disk.read_file(path), StoreIdentity))
+            except ValueError as exc:
                 reasons.append(f"{path}: {exc}")
         if len(found) == 2:
             own, twin = found
-            if twin.uuid == own.uuid and twin.generation > own.generation:
+            if newer_identity(own, twin) is twin:
                 reason = f"{self.path} is of start {own.generation}, and its twin of start {twin.generation}"
                 log.warning("the store's identity was rolled back, its twin is used", extra={"reason": reason})
                 return twin
@@ -201,13 +79,13 @@ class IdentityFile:
         if not self._disk.exists(self.twin_path):
             return None
         try:
-            return decode_identity(self._disk.read_file(self.twin_path))
-        except (ValueError, msgspec.DecodeError):
+            return decode_sealed(self._disk.read_file(self.twin_path), StoreIdentity)
+        except ValueError:
             return None
 
     def write(self, identity: StoreIdentity) -> None:
         """Replace both, durably. At any moment one of them is whole."""
-        data = encode_identity(identity)
+        data = encode_sealed(identity)
         self._disk.write_file(self.path, data)
         self._disk.write_file(self.twin_path, data)
 
@@ -216,17 +94,3 @@ class IdentityFile:
         if self._disk.exists(self.twin_path):
             self._disk.remove(self.twin_path)
         self._disk.sync_directory(self.path.rpartition("/")[0])
-
-
-def encode_identity(identity: StoreIdentity) -> bytes:
-    """A line with the CRC-32 of the rest, in hex, then JSON."""
-    body = msgspec.json.encode(identity)
-    return b"%08x\n" % crc32(body) + body
-
-
-def decode_identity(data: bytes) -> StoreIdentity:
-    """What ``data`` says. Raises ``ValueError`` or msgspec's ``DecodeError`` for anything that is not whole."""
-    crc, _, body = data.partition(b"\n")
-    if crc != b"%08x" % crc32(body):
-        raise ValueError("its CRC is wrong")
-    return msgspec.json.decode(body, type=StoreIdentity)

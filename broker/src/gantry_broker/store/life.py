@@ -50,7 +50,6 @@ from gantry_broker.store.loss import (
     missing_bytes,
     vouched_range,
 )
-from gantry_broker.store.mapped_file import file_name
 from gantry_broker.store.opening import (
     OpenPools,
     first_unsealed,
@@ -68,6 +67,7 @@ from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.removal import HeadRemoval
 from gantry_broker.store.settings import StoreSettings
+from gantry_store_files.segments import segment_name
 
 log = logging.getLogger(__name__)
 
@@ -280,7 +280,7 @@ class StoreLife:
             foreign.update(compared.foreign)
         if identity is not None and ended is not None:
             newest = LogHeads(identity.uuid, identity.cuts, [FileHead(*head) for head in ended.heads.items()])
-            names = [file_name(base) for base in ended.heads]
+            names = [segment_name(base) for base in ended.heads]
             foreign.update(self._compare_named(names, newest).foreign)
         return [set_aside_file(self._disk, self.root, file) for file in sorted(foreign)]
 
@@ -355,7 +355,7 @@ class StoreLife:
         if self.heads.is_foreign(offset):
             size = self.log.file_size
             base = offset - offset % size
-            raise self.failure.report_foreign(f"{self.log.files.directory}/{file_name(base)}", base, base + size)
+            raise self.failure.report_foreign(f"{self.log.files.directory}/{segment_name(base)}", base, base + size)
 
     # -- missing ranges ------------------------------------------------------------------------------------------------
 

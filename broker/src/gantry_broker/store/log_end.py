@@ -27,7 +27,7 @@ import msgspec
 
 from gantry_broker.ports.disk import Disk, DiskFile
 from gantry_broker.store.identity import StoreIdentity
-from gantry_broker.store.sealed_file import decode_sealed, encode_sealed
+from gantry_store_files.sealed import decode_sealed, encode_sealed
 
 log = logging.getLogger(__name__)
 

@@ -21,18 +21,7 @@ from typing import NamedTuple, final
 from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk, DiskFile
 from gantry_broker.store.write_buffer import WriteBuffer
-
-NAME_DIGITS = 20
-
-
-def file_name(base_offset: int) -> str:
-    """The name of the file that begins at ``base_offset``."""
-    return f"{base_offset:0{NAME_DIGITS}d}"
-
-
-def parse_file_name(name: str) -> int | None:
-    """The base offset that ``name`` says, or None for a foreign file."""
-    return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
+from gantry_store_files.segments import segment_name
 
 
 @contextmanager
@@ -71,12 +60,12 @@ class MappedFile:
         self._head = self._tail = Extent(base_offset, self.end_offset, self.view)
 
     def __repr__(self) -> str:
-        return f"<MappedFile {file_name(self.base_offset)} size={self.size} reserved={self.file.reserved}>"
+        return f"<MappedFile {segment_name(self.base_offset)} size={self.size} reserved={self.file.reserved}>"
 
     @classmethod
     def create(cls, disk: Disk, directory: str, base_offset: int, *, size: int, reserve: int) -> MappedFile:
         """A new file of zeros. Raises ``StoreFull``; then there is no file."""
-        path = f"{directory}/{file_name(base_offset)}"
+        path = f"{directory}/{segment_name(base_offset)}"
         with full_disk_is_store_full(path):
             file = disk.create(path, size, reserve=reserve)
             try:

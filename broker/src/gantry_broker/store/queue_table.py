@@ -17,20 +17,15 @@ from gantry_broker.errors import StoreMismatch
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.file_queue import FileQueue
-from gantry_broker.store.mapped_file import MappedFile, parse_file_name
+from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_sums import SumsBudget
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
 from gantry_broker.store.tallies import Tally
+from gantry_store_files.queue_units import QUEUE_ID_MAX, parse_queue_id
+from gantry_store_files.segments import segments_of
 from gantry_wire.names import path_component, topic_fault
 
 log = logging.getLogger(__name__)
-
-QUEUE_ID_MAX: Final = 0x7FFFFFFF
-
-
-def _file_sizes(disk: Disk, directory: str) -> list[int]:
-    paths = [f"{directory}/{name}" for name in disk.list(directory) if parse_file_name(name) is not None]
-    return [disk.file_size(path) for path in paths if not disk.is_directory(path)]
 
 
 @final
@@ -106,9 +101,10 @@ class QueueTable:
             if topic_fault(topic) is not None or not self._is_folder(f"{self.directory}/{topic}"):
                 continue
             for name in self._disk.list(f"{self.directory}/{topic}"):
-                is_ours = name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= QUEUE_ID_MAX
-                if is_ours and self._is_folder(f"{self.directory}/{topic}/{name}"):
-                    sizes.update(_file_sizes(self._disk, self.get_or_create(topic, int(name)).files.directory))
+                queue_id = parse_queue_id(name)
+                if queue_id is not None and self._is_folder(f"{self.directory}/{topic}/{name}"):
+                    directory = self.get_or_create(topic, queue_id).files.directory
+                    sizes.update(segment.size for segment in segments_of(self._disk, directory))
         if sizes and self.file_size not in sizes and len(sizes) == 1 and sizes.total() > 1:
             size = next(iter(sizes))
             if size > 0 and size % CONSUME_UNIT_BYTES == 0:

@@ -12,13 +12,13 @@ the start by the record that ends there. RocketMQ ignores the file; if it is mis
 from __future__ import annotations
 
 import logging
-from typing import Any, Final, final
-from zlib import crc32
+from typing import Final, final
 
 import msgspec
 
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.index_file import IndexHeader
+from gantry_store_files.sealed import decode_sealed, encode_sealed
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,10 @@ class RecoveryPoint(msgspec.Struct, frozen=True):
 
     format: int = FORMAT
 
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise ValueError(f"its format is {self.format}")
+
 
 @final
 class RecoveryPointFile:
@@ -88,23 +92,15 @@ class RecoveryPointFile:
         """The last point, or None when there is none to believe."""
         if not self._disk.exists(self._path):
             return None
-        data = self._disk.read_file(self._path)
-        crc, _, body = data.partition(b"\n")
         try:
-            if int(crc, 16) != crc32(body):
-                raise ValueError("its CRC is wrong")
-            point = msgspec.json.decode(body, type=RecoveryPoint)
-            if point.format != FORMAT:
-                raise ValueError(f"its format is {point.format}")
-        except (ValueError, msgspec.DecodeError) as exc:
+            return decode_sealed(self._disk.read_file(self._path), RecoveryPoint)
+        except ValueError as exc:
             log.warning("the recovery point is not usable, the whole log will be read", extra={"reason": str(exc)})
             return None
-        return point
 
     def write(self, point: RecoveryPoint) -> None:
         """Replace it, durably. What it describes must be durable already."""
-        body: Any = msgspec.json.encode(point)
-        self._disk.write_file(self._path, b"%08x\n" % crc32(body) + body)
+        self._disk.write_file(self._path, encode_sealed(point))
 
     def remove(self) -> None:
         """Forget it, so that the next start reads everything."""

@@ -60,8 +60,8 @@ async def log(sidecar: TheSidecar) -> LogDocument:
     return LogDocument(
         begin=span.begin, end=span.end, committed=status.committed or 0, confirmed=status.confirmed or 0,
         epoch=status.epoch, store_uuid=None if status.store_uuid is None else str(status.store_uuid),
-        etag=log_etag(reading), epochs=[EpochDocument(epoch=one.epoch, begin=one.begin) for one in epochs],
-        files=[LogFileDocument(base=file.base, bytes=file.size) for file in files],
+        etag=log_etag(reading), epochs=[EpochDocument(epoch=one.epoch, begin=one.start) for one in epochs],
+        files=[LogFileDocument(base=file.base_offset, bytes=file.size) for file in files],
         range_bytes_max=sidecar.settings.log.range_bytes_max, fast_port=sidecar.fast_port, broker=sidecar.motion(),
     )  # fmt: skip
 

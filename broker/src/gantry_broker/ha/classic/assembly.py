@@ -20,12 +20,9 @@ from gantry_wire.message import (
     BLANK_RECORD,
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
+    RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
 )
-
-RECORD_BYTES_MAX: Final = 64 << 20
-"""Far more than any message: RocketMQ takes 4 MiB unless told otherwise, and the blank that ends a file is shorter
-than the record for which there was no room. What waits in memory is less than this."""
 
 
 @final

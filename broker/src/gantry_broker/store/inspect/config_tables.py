@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.config_file import take_crc
-from gantry_broker.store.inspect.facts import read_small
+from gantry_store_files.sealed import read_small
 from gantry_wire import fastjson
 
 SUFFIX: Final = ".json"

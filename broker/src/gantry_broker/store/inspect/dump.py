@@ -13,8 +13,7 @@ from typing import Final
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.log_reader import FoundRecord, LogReader
-from gantry_broker.store.inspect.queue_reader import NO_UNIT, QueueReader, Unit, is_filler
-from gantry_broker.store.inspect.segments import QueuePlace
+from gantry_store_files.queue_units import NO_UNIT, QueuePlace, QueueReader, Unit, is_filler
 from gantry_wire.message import (
     BLANK_BYTES,
     RECORD_BYTES_MIN,

@@ -8,28 +8,22 @@ of what a file says: a fact that cannot be read is absent, and why is said besid
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-from zlib import crc32
-
-import msgspec
 
 from gantry_broker.ports.reading import LockHolder, ReadingDisk
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint
+from gantry_broker.store.failure import decode_flush_failure
 from gantry_broker.store.file_heads import HEADS_FILE, LogHeads, compare_heads
 from gantry_broker.store.filler import HEAD_BYTES, is_accepted_filler, is_filler
-from gantry_broker.store.identity import StoreIdentity, decode_identity
 from gantry_broker.store.inspect.log_reader import LogReader
-from gantry_broker.store.inspect.segments import Segment, segments_of, usual_size
 from gantry_broker.store.log_end import LogEnd, decode_log_end
 from gantry_broker.store.loss import LossRecord, LostRange, find_missing, vouched_range
 from gantry_broker.store.opening import seals_of, written_by_others_from
 from gantry_broker.store.ownership import Stranger, find_stranger
 from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, plan_start
-from gantry_broker.store.recovery_point import FORMAT, RecoveryPoint
-from gantry_broker.store.sealed_file import decode_sealed
-
-SMALL_BYTES_MAX: Final = 64 << 20
-"""No JSON file of a store is larger, so none can fill the memory of who looks at it."""
+from gantry_broker.store.recovery_point import RecoveryPoint
+from gantry_store_files.sealed import decode_sealed, read_small
+from gantry_store_files.segments import Segment, segments_of, usual_size
+from gantry_store_files.store_identity import IDENTITY_FILE, IDENTITY_TWIN, StoreIdentity, newer_identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +93,8 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
     """The facts of the store in ``root``. Raises ``OSError`` where a file cannot be read at all."""
     holder = disk.lock_holder(f"{root}/lock")
     is_clean = disk.facts(f"{root}/abort") is None
-    identity, identity_fault = _read_identity(disk, root)
+    identity, twin, identity_fault = _read_identity(disk, root)
     point, point_fault = _read_point(disk, root)
-    twin = _decode_identity(disk, f"{root}/store.json.bak")
     data = read_small(disk, f"{root}/checkpoint")
     checkpoint = decode_checkpoint(data[:CHECKPOINT_BYTES]) if data is not None else None
     log = segments_of(disk, f"{root}/commitlog")
@@ -169,21 +162,6 @@ def _holes(disk: ReadingDisk, facts: StoreFacts) -> list[tuple[int, int]]:
     return sorted(holes)
 
 
-def read_small(disk: ReadingDisk, path: str) -> bytes | None:
-    """A file that is small by nature, whole; None when it is not there."""
-    facts = disk.facts(path)
-    if facts is None or facts.is_directory:
-        return None
-    try:
-        file = disk.open(path)
-    except FileNotFoundError:
-        return None
-    try:
-        return file.pread(min(file.size, SMALL_BYTES_MAX), 0)
-    finally:
-        file.close()
-
-
 def plan_of(facts: StoreFacts, reader: LogReader, *, written: int = 0) -> StartPlan:
     """Where the next start begins to read, by the function that the start itself asks.
 
@@ -214,45 +192,35 @@ def is_point_proved(facts: StoreFacts, reader: LogReader) -> bool:
     return found is not None and found.check.is_good and point.tail + found.check.size == point.through
 
 
-def _read_identity(disk: ReadingDisk, root: str) -> tuple[StoreIdentity | None, str]:
-    faults: list[str] = []
-    for name in ("store.json", "store.json.bak"):
-        data = read_small(disk, f"{root}/{name}")
-        if data is None:
-            faults.append(f"{name} is missing")
-            continue
-        try:
-            identity = decode_identity(data)
-        except (ValueError, msgspec.DecodeError) as exc:
-            faults.append(f"{name}: {exc}")
-            continue
-        return identity, "; ".join(faults)
-    is_absent = all(fault.endswith("is missing") for fault in faults)
-    return None, "" if is_absent else "; ".join(faults)
+def _read_identity(disk: ReadingDisk, root: str) -> tuple[StoreIdentity | None, StoreIdentity | None, str]:
+    """The identity by the copy that a start would use, the copy ``store.json.bak``, and why one cannot be used."""
+    own, own_fault = _read_copy(disk, root, IDENTITY_FILE)
+    twin, twin_fault = _read_copy(disk, root, IDENTITY_TWIN)
+    if own is None:
+        is_absent = own_fault.endswith("is missing") and twin_fault.endswith("is missing")
+        faults = [own_fault] if twin is not None else [own_fault, twin_fault]
+        return twin, twin, "" if is_absent else "; ".join(faults)
+    if twin is None or newer_identity(own, twin) is own:
+        return own, twin, ""
+    return twin, twin, f"{IDENTITY_FILE} is of start {own.generation}, and its twin of start {twin.generation}"
 
 
-def _decode_identity(disk: ReadingDisk, path: str) -> StoreIdentity | None:
-    data = read_small(disk, path)
+def _read_copy(disk: ReadingDisk, root: str, name: str) -> tuple[StoreIdentity | None, str]:
+    data = read_small(disk, f"{root}/{name}")
+    if data is None:
+        return None, f"{name} is missing"
     try:
-        return None if data is None else decode_identity(data)
-    except (ValueError, msgspec.DecodeError):
-        return None
+        return decode_sealed(data, StoreIdentity), ""
+    except ValueError as exc:
+        return None, f"{name}: {exc}"
 
 
 def _read_point(disk: ReadingDisk, root: str) -> tuple[RecoveryPoint | None, str]:
     data = read_small(disk, f"{root}/recovery-point.json")
-    if data is None:
-        return None, ""
-    crc, _, body = data.partition(b"\n")
     try:
-        if int(crc, 16) != crc32(body):
-            raise ValueError("its CRC is wrong")
-        point = msgspec.json.decode(body, type=RecoveryPoint)
-        if point.format != FORMAT:
-            raise ValueError(f"its format is {point.format}")
-    except (ValueError, msgspec.DecodeError) as exc:
+        return None if data is None else decode_sealed(data, RecoveryPoint), ""
+    except ValueError as exc:
         return None, str(exc)
-    return point, ""
 
 
 def _read_heads(disk: ReadingDisk, root: str) -> LogHeads | None:
@@ -297,10 +265,4 @@ def _read_fillers(disk: ReadingDisk, log: tuple[Segment, ...]) -> tuple[tuple[in
 
 def _read_failed(disk: ReadingDisk, root: str) -> int | None:
     data = read_small(disk, f"{root}/flush-failed")
-    if data is None:
-        return None
-    text, _, crc = data.partition(b" ")
-    try:
-        return int(text) if int(crc, 16) == crc32(text) else 0
-    except ValueError:
-        return 0
+    return None if data is None else decode_flush_failure(data)

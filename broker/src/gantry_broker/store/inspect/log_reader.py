@@ -17,14 +17,15 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker.ports.reading import ReadingDisk, ReadingFile
 from gantry_broker.store.inspect.byte_search import SEARCH_BYTES, SEARCH_OVERLAP, is_zero, record_starts
-from gantry_broker.store.inspect.segments import Segment, segment_at
 from gantry_broker.store.recovery import Seals
+from gantry_store_files.segments import Segment, segment_at
 from gantry_wire.message import (
     BLANK_BYTES,
     BLANK_MAGIC,
     BLANK_RECORD,
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
+    RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
     RecordCheck,
     RecordFault,
@@ -32,9 +33,6 @@ from gantry_wire.message import (
 )
 
 WINDOW_BYTES: Final = 8 << 20
-RECORD_BYTES_MAX: Final = 64 << 20
-"""A larger record is taken for a lying length. No frame of either broker comes near it, and memory stays bounded."""
-
 PAGE_BYTES: Final = 4096
 _MAGICS: Final = frozenset((MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
 

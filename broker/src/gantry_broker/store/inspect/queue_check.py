@@ -19,11 +19,8 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from gantry_broker.store.inspect.findings import Finding, Findings, Harm, Kind, Message
-from gantry_broker.store.inspect.queue_reader import NO_UNIT, QueueReader, Unit, is_filler
+from gantry_store_files.queue_units import EXTENSION_CODE_MAX, NO_UNIT, QueueReader, Unit, is_filler
 from gantry_wire.names import SCHEDULE_TOPIC
-
-EXTENSION_CODE_MAX: Final = -(1 << 31) - 1
-"""Tags codes up to here are addresses in RocketMQ's queue extension, and say nothing about tags."""
 
 GAP_LOOK_MAX: Final = 4096
 """How many of the numbers in a gap are looked at one by one."""

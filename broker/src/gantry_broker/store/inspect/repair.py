@@ -26,16 +26,16 @@ from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, r
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.inspect.repair_derived import DerivedPlanner
 from gantry_broker.store.inspect.repair_plan import PlannedReplay, RepairPlan
-from gantry_broker.store.inspect.segments import (
-    Segment,
-    segment_faults,
-    usual_size,
-)
 from gantry_broker.store.loss import missing_bytes
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.recovery import INFINITE, ScanResult, StartPlan, scan_log
 from gantry_broker.store.replay import plan_replay
 from gantry_broker.store.settings import StoreSettings
+from gantry_store_files.segments import (
+    Segment,
+    segment_faults,
+    usual_size,
+)
 
 Progress = Callable[[int, int], None]
 PROGRESS_RECORDS: Final = 10_000

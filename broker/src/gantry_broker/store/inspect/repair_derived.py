@@ -13,12 +13,12 @@ from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.index_reader import IndexReader, index_names
 from gantry_broker.store.inspect.log_reader import LogReader
-from gantry_broker.store.inspect.queue_reader import QueueReader
 from gantry_broker.store.inspect.repair_plan import RepairPlan
-from gantry_broker.store.inspect.segments import queue_places, segment_at, segments_of, usual_size
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.recovery import StartPlan
 from gantry_broker.store.settings import StoreSettings
+from gantry_store_files.queue_units import QueueReader, is_filler, queue_places
+from gantry_store_files.segments import segment_at, segments_of, usual_size
 
 _DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
 BLOCK_BYTES: Final = 20
@@ -79,7 +79,10 @@ class DerivedPlanner:
         """As the start asks: whether the first and the last unit lead to messages of the queue."""
         first = queue.first_from(self._facts.log_start, end)
         for offset in {first, end - 1} if first < end else ():
-            physical, size, _ = queue.unit(offset)
+            unit = queue.unit(offset)
+            if is_filler(unit):
+                continue
+            physical, size, _ = unit
             segment = segment_at(self._facts.log, physical)
             if segment is None or physical + size > segment.end_offset:
                 return False

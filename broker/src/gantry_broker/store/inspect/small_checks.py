@@ -9,7 +9,8 @@ from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.config_tables import ConfigTable, config_tables, consumer_offsets, known_topics
 from gantry_broker.store.inspect.facts import StoreFacts, missing_of
 from gantry_broker.store.inspect.findings import Finding, Findings, Harm, Kind
-from gantry_broker.store.inspect.segments import QueuePlace, SegmentFault, segment_faults, usual_size
+from gantry_store_files.queue_units import QueuePlace
+from gantry_store_files.segments import SegmentFault, segment_faults, usual_size
 
 QueueEnd = Callable[[str, int], int | None]
 """Behind the last unit of (topic, queue id); None if there is no such queue."""

@@ -17,10 +17,10 @@ from gantry_broker.store.inspect.config_tables import ConfigTable, config_tables
 from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts
 from gantry_broker.store.inspect.index_reader import IndexReader, index_names
 from gantry_broker.store.inspect.log_reader import LogReader, StopReason
-from gantry_broker.store.inspect.queue_reader import NO_UNIT, QueueReader
-from gantry_broker.store.inspect.segments import queue_places, segment_faults, usual_size
 from gantry_broker.store.loss import AcceptedLoss, LostRange, describe_missing
 from gantry_broker.store.recovery import StartPlan
+from gantry_store_files.queue_units import NO_UNIT, QueueReader, queue_places
+from gantry_store_files.segments import segment_faults, usual_size
 
 END_BYTES_MAX: Final = 4 << 30
 """How much of the log is walked to find its end. A recovery point is seconds old, so it is never that far."""

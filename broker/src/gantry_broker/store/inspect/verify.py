@@ -26,13 +26,13 @@ from gantry_broker.store.inspect.findings import Findings
 from gantry_broker.store.inspect.index_check import IndexCheck
 from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason
 from gantry_broker.store.inspect.queue_check import Ground, QueueCheck
-from gantry_broker.store.inspect.queue_reader import BLOCK_BYTES_MAX, QueueReader
-from gantry_broker.store.inspect.segments import queue_places, segment_faults, usual_size
 from gantry_broker.store.inspect.small_checks import check_files, check_missing, check_small, queue_file_finding
 from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.record_dispatch import RecordFacts, record_facts
 from gantry_broker.store.recovery import StartPlan
 from gantry_broker.store.settings import StoreSettings
+from gantry_store_files.queue_units import BLOCK_BYTES_MAX, QueueReader, queue_places
+from gantry_store_files.segments import segment_faults, usual_size
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes to do)"""

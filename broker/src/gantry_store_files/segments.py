@@ -1,9 +1,9 @@
-"""Files named by their offsets, as they lie in a directory: of a log, or of a queue.
+"""The segments of a log or a consume queue: files of one size, each named by the offset at which it begins.
 
     00000000000000000000   00000000001073741824   00000000002147483648
 
-Opening a store refuses what does not fit together. Looking at one must not: whatever is there is shown, and what does
-not fit is said. So there is no arithmetic here that takes a missing file for granted.
+Opening a store refuses segments that do not fit together. Reading must not: what is there is listed, and what does not
+fit is reported. So nothing here takes for granted that a file is there, and a directory with such a name is no segment.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from gantry_broker.ports.reading import ReadingDisk
-from gantry_broker.store.mapped_file import parse_file_name
-from gantry_broker.store.queue_table import QUEUE_ID_MAX
-from gantry_wire.names import topic_fault
+from gantry_store_files.disk import StoreDisk
+
+NAME_DIGITS: Final = 20
 
 
 class Segment(NamedTuple):
@@ -42,22 +41,27 @@ class SegmentFault(NamedTuple):
     """Whether whole files are missing, and nothing else is wrong."""
 
 
-class QueuePlace(NamedTuple):
-    """A directory that is a queue's by its name."""
-
-    topic: str
-    queue_id: int
-    directory: str
+def segment_name(base_offset: int) -> str:
+    """The name of the file that begins at ``base_offset``."""
+    return f"{base_offset:0{NAME_DIGITS}d}"
 
 
-def segments_of(disk: ReadingDisk, directory: str) -> tuple[Segment, ...]:
-    """The files of a log or queue, by offset. One that vanishes meanwhile was never there."""
+def parse_segment_name(name: str) -> int | None:
+    """The offset at which the file of that name begins, or None for a foreign name."""
+    return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
+
+
+def segments_of(disk: StoreDisk, directory: str) -> tuple[Segment, ...]:
+    """The files of a log or queue, by offset. One that vanishes while they are listed is left out."""
     found: list[Segment] = []
     for name in disk.list(directory):
-        base = parse_file_name(name)
-        facts = disk.facts(f"{directory}/{name}") if base is not None else None
-        if base is not None and facts is not None and not facts.is_directory:
-            found.append(Segment(base, facts.size, f"{directory}/{name}"))
+        base, path = parse_segment_name(name), f"{directory}/{name}"
+        if base is None:
+            continue
+        try:
+            found.append(Segment(base, disk.file_size(path), path))
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            continue
     return tuple(found)
 
 
@@ -105,15 +109,3 @@ def segment_at(segments: Sequence[Segment], offset: int) -> Segment | None:
     if index < 0 or offset >= segments[index].end_offset:
         return None
     return segments[index]
-
-
-def queue_places(disk: ReadingDisk, root: str) -> Iterator[QueuePlace]:
-    """Every directory below ``consumequeue/`` that can be a queue's, by topic and queue id."""
-    for topic in disk.list(f"{root}/consumequeue"):
-        directory = f"{root}/consumequeue/{topic}"
-        if topic_fault(topic) is not None:
-            continue
-        names = [name for name in disk.list(directory) if name.isascii() and name.isdigit() and str(int(name)) == name]
-        for queue_id in sorted(map(int, names)):
-            if queue_id <= QUEUE_ID_MAX:
-                yield QueuePlace(topic, queue_id, f"{directory}/{queue_id}")

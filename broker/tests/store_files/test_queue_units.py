@@ -1,0 +1,194 @@
+"""Consume queues as their readers see them: which units can be read, whatever fillers and vanished files they meet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from gantry_store_files import (
+    FILLER_SIZE,
+    NO_UNIT,
+    UNIT,
+    UNIT_BYTES,
+    PlainDisk,
+    QueueBounds,
+    QueuePlace,
+    QueueReader,
+    Unit,
+    queue_ids,
+    queue_places,
+)
+from gantry_store_files.queue_units import head_store_time
+from gantry_wire.message import StoredMessage, encode_record
+
+SIZE = 100
+LEADING: Unit = (0, FILLER_SIZE, 0)
+
+
+def message(physical: int) -> Unit:
+    return (physical, SIZE, 7)
+
+
+def lost(physical: int) -> Unit:
+    """The filler for a lost message, in front of the message at ``physical``."""
+    return (physical, FILLER_SIZE, 0)
+
+
+def write_queue(root: Path, units: Sequence[Unit], *, units_per_file: int = 100, queue_id: str = "0") -> QueuePlace:
+    """The queue orders/0 with these units, the rest of its last file empty."""
+    directory = root / "consumequeue" / "orders" / queue_id
+    directory.mkdir(parents=True)
+    for start in range(0, len(units), units_per_file):
+        data = b"".join(UNIT.pack(*unit) for unit in units[start : start + units_per_file])
+        name = f"{start * UNIT_BYTES:020d}"
+        (directory / name).write_bytes(data.ljust(units_per_file * UNIT_BYTES, b"\0"))
+    return QueuePlace("orders", 0, str(directory))
+
+
+MENDED = [
+    *(message(SIZE * n) for n in range(10)), *(lost(2000) for _ in range(11)),
+    *(message(2000 + SIZE * n) for n in range(10)),
+]  # fmt: skip
+"""Ten messages, eleven that are lost, and ten more."""
+
+
+def bounds(place: QueuePlace, log_start: int, log_end: int) -> QueueBounds:
+    return QueueReader(PlainDisk(), place).bounds(log_start, log_end)
+
+
+def test_fillers_in_the_middle_hide_no_message_before_them(tmp_path: Path) -> None:
+    """Only a filler at place 0 says that everything before it has expired."""
+    place = write_queue(tmp_path, MENDED)
+
+    assert bounds(place, 0, 10_000) == (0, 31)
+    assert QueueReader(PlainDisk(), place).first_from(0, 31) == 0
+    assert bounds(place, 500, 10_000) == (5, 31)
+
+
+@pytest.mark.parametrize(
+    ("log_start", "log_end", "expected"),
+    [(950, 10_000, (10, 31)), (2000, 10_000, (10, 31)), (2001, 10_000, (22, 31)), (0, 2000, (0, 10)),
+     (0, 2001, (0, 21)), (0, 2100, (0, 22)), (0, 950, (0, 9))],
+)  # fmt: skip
+def test_a_filler_in_the_middle_counts_like_the_message_behind_it(
+    tmp_path: Path, log_start: int, log_end: int, expected: tuple[int, int]
+) -> None:
+    """It has that message's place: it expires with it, and is readable where that message begins before the end."""
+    found = bounds(write_queue(tmp_path, MENDED), log_start, log_end)
+
+    # A message that ends behind the end is not readable; the filler in front of it is.
+    assert found == expected
+
+
+def test_leading_fillers_have_expired_and_are_readable_at_any_end(tmp_path: Path) -> None:
+    """A queue whose first known message has number 20 begins there, and one without messages keeps its next number."""
+    started = write_queue(tmp_path / "started", [*[LEADING] * 20, message(0), message(100)])
+    empty = write_queue(tmp_path / "empty", [LEADING] * 20)
+
+    assert bounds(started, 0, 200) == (20, 22)
+    assert bounds(empty, 0, 0) == (20, 20)
+    assert bounds(empty, 0, 500) == (20, 20)
+
+
+@pytest.mark.parametrize("vanished", [1, 2, 3], ids=["oldest", "two oldest", "all"])
+def test_the_end_of_a_queue_is_found_when_its_oldest_files_vanish(tmp_path: Path, vanished: int) -> None:
+    """Retention may delete files after they were listed: the units in them have expired, and the others are read."""
+    units = [message(SIZE * n) for n in range(27)]
+    place = write_queue(tmp_path, units, units_per_file=10)
+    queue = QueueReader(PlainDisk(), place)
+    for name in sorted(os.listdir(place.directory))[:vanished]:
+        os.unlink(f"{place.directory}/{name}")
+
+    end = 27 if vanished < 3 else 30
+    assert queue.end() == end
+    assert queue.bounds(0, 10_000) == (10 * vanished, end)
+    assert queue.unit(0) == NO_UNIT
+    assert queue.vanished == f"{place.directory}/{0:020d}"
+
+
+def test_units_are_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    """A range over several files is one piece; with a file missing it is none."""
+    units = [message(SIZE * n) for n in range(27)]
+    place = write_queue(tmp_path, units, units_per_file=10)
+    queue = QueueReader(PlainDisk(), place)
+
+    assert queue.read(8, 22) == b"".join(UNIT.pack(*unit) for unit in units[8:22])
+    assert queue.read(28, 31) is None
+    os.unlink(f"{place.directory}/{10 * UNIT_BYTES:020d}")
+    assert queue.read(8, 22) is None
+    assert queue.read(20, 27) is not None
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "expected"),
+    [(0, 0), (5, 5), (10, 10), (30, 10), (31, 22), (35, 26), (40, 31)],
+)  # fmt: skip
+def test_a_search_by_time_finds_messages_before_fillers(tmp_path: Path, timestamp_ms: int, expected: int) -> None:
+    """A filler in the middle has the time of the message behind it, so times rise along the queue."""
+    queue = QueueReader(PlainDisk(), write_queue(tmp_path, MENDED))
+
+    assert queue.first_stored_at(timestamp_ms, queue.bounds(0, 10_000), 0, store_time) == expected
+
+
+def store_time(unit: Unit) -> int | None:
+    """Of the messages of ``MENDED``, by their places; None where none of them begins."""
+    return ({SIZE * n: n for n in range(10)} | {2000 + SIZE * n: 30 + n for n in range(10)}).get(unit[0])
+
+
+@pytest.mark.parametrize(("timestamp_ms", "expected"), [(5, 5), (9, 9), (10, 10), (30, 10), (31, 22), (50, 31)])
+def test_a_filler_that_leads_to_no_message_says_nothing_of_its_time(
+    tmp_path: Path, timestamp_ms: int, expected: int
+) -> None:
+    """Its place may be in the middle of a record; then the next place is asked, and neighbours are not."""
+    asked: list[int] = []
+
+    def counted(unit: Unit) -> int | None:
+        asked.append(unit[0])
+        return store_time(unit)
+
+    units = [one if one != lost(2000) else lost(1234) for one in MENDED]
+    queue = QueueReader(PlainDisk(), write_queue(tmp_path, units))
+
+    assert queue.first_stored_at(timestamp_ms, queue.bounds(0, 10_000), 0, counted) == expected
+    assert len(asked) <= 10
+
+
+def test_a_time_is_read_only_where_a_record_begins() -> None:
+    """Magic and place are looked at: eight bytes in the middle of a body are no time."""
+    record = encode_record(
+        StoredMessage(
+            topic="orders", queue_id=0, body=bytes(200), physical_offset=4096, store_timestamp_ms=1_700_000_000_123
+        )
+    )
+
+    assert head_store_time(record, 4096) == 1_700_000_000_123
+    assert head_store_time(record, 4097) is None
+    assert head_store_time(record[:79], 4096) is None
+    assert head_store_time(bytes(4) + record[:200], 4096) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "is_queue"),
+    [("0", True), ("7", True), ("007", False), ("²", False), ("٣", False), ("-1", False), ("2147483647", True),
+     ("2147483648", False), ("7.foreign", False), ("1" * 200, False)],
+)  # fmt: skip
+def test_only_canonical_numbers_name_queues(tmp_path: Path, name: str, is_queue: bool) -> None:
+    """ASCII digits without leading zeros, up to Java's largest int: what the broker itself would open."""
+    write_queue(tmp_path, [message(0)], queue_id=name)
+
+    assert queue_ids(PlainDisk(), str(tmp_path), "orders") == ([int(name)] if is_queue else [])
+    assert [one.queue_id for one in queue_places(PlainDisk(), str(tmp_path))] == ([int(name)] if is_queue else [])
+
+
+@pytest.mark.parametrize("list_queues", [lambda disk, root: queue_ids(disk, root, "../orders"), queue_places])
+def test_a_name_that_is_no_topic_has_no_queues(
+    tmp_path: Path, list_queues: Callable[[PlainDisk, str], Sequence[object]]
+) -> None:
+    """No name becomes a path that the broker would not make of it."""
+    (tmp_path / "consumequeue" / "or ders" / "0").mkdir(parents=True)
+    (tmp_path / "orders" / "0").mkdir(parents=True)
+
+    assert list(list_queues(PlainDisk(), str(tmp_path))) == []
