@@ -159,6 +159,26 @@ def test_offsets_are_found_by_time(timed: tuple[StoreWorld, int], time: int, low
     assert world.store.offset_by_time("orders", 0, start + time, True) == upper
 
 
+@pytest.mark.parametrize("place_shift", [0, -1], ids=["next message", "inside a record"])
+def test_offsets_are_found_by_time_across_fillers(world: StoreWorld, place_shift: int) -> None:
+    """Messages before lost ones are found: a filler has the time of what is at its place, or of what is behind it."""
+    start = world.clock.wall_ms()
+    for _ in range(100):
+        world.append([world.draft()])
+        world.clock.advance(1)
+    place = world.messages()[80].physical_offset
+    world.close()
+    world.fill_units(20, 80, place=place + place_shift)
+    world.open()
+
+    assert world.store.offset_by_time("orders", 0, start + 90) == 90
+    assert world.store.offset_by_time("orders", 0, start + 7) == 7
+    assert world.store.offset_by_time("orders", 0, start + 7, True) == 7
+    assert world.store.offset_by_time("orders", 0, start + 40) == 20
+    assert world.store.offset_by_time("orders", 0, start + 40, True) == 19
+    assert world.store.store_time("orders", 0, 40) == -1
+
+
 def test_store_times_are_told_and_minus_one_means_none(timed: tuple[StoreWorld, int]) -> None:
     """-1 is the answer where there is no message to ask."""
     world, start = timed
