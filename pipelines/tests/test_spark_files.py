@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from spark_kit.store_files import (
     BROKER,
     page_over,
@@ -19,6 +20,8 @@ from spark_kit.store_files import (
     written_store,
 )
 
+from gantry_store_files import StoreIdentity, decode_sealed, encode_sealed
+from gantry_store_files.store_identity import Epoch
 from gantry_testing.store_world import StoreWorld
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.errors import DamagedRecord, DataLost, InvalidOption, NoReplica
@@ -182,6 +185,80 @@ def test_a_message_that_expires_while_its_time_is_read_counts_as_older(world: St
 
     assert 0 < found == store.bounds(ORDERS).begin
     assert physical_of(world, ORDERS, found) >= int(second.name)
+
+
+@pytest.fixture
+def mended(world: StoreWorld) -> StoreWorld:
+    """A store in which eleven messages in the middle of a queue are lost."""
+    world.fill_units(10, 21)
+    return world
+
+
+def without_lost(places: list[tuple[str, int, int, bytes]]) -> list[tuple[str, int, int, bytes]]:
+    """What was sent, without the messages 10 to 20 of a queue."""
+    return [one for one in places if one[:2] != ("orders", 0) or not 10 <= one[2] < 21]
+
+
+def test_lost_messages_hide_none_before_them(mended: StoreWorld) -> None:
+    """Only a filler at the beginning of a queue says that what lies before it is gone; others are passed over."""
+    settings = settings_of(mended)
+    with Catalog(settings) as catalog:
+        queues = [one.queue for one in ranges_of(mended)]
+        assert catalog.bounds(queues) == {one.queue: Bounds(one.begin, one.end) for one in ranges_of(mended)}
+        assert catalog.physical({ORDERS: 15})[ORDERS] == (catalog.physical({ORDERS: 21})[ORDERS][0], 0)
+
+    whole = task_of(mended, physical=(0, 1 << 30))
+    assert places_of(rows_of(task_of(mended), settings)) == sorted(without_lost(sent_places(mended)))
+    assert places_of(rows_of(whole, settings)) == without_lost(sent_places(mended))
+    nothing_left = task_of(mended, ranges=(QueueRange(ORDERS, 12, 20),))
+    assert rows_of(nothing_left, settings) == []
+
+
+def test_a_filler_is_readable_where_the_message_at_its_place_is(mended: StoreWorld) -> None:
+    """A filler before the confirmed end counts, one behind it does not, and one at the beginning always does."""
+    place = physical_of(mended, ORDERS, 21)
+    for confirmed, end in ((place, 10), (place + 1, 21)):
+        with page_over(mended, min_physical=0, wrote=1 << 30, committed=1 << 30, confirmed=confirmed):
+            assert Store(mended.root).bounds(ORDERS) == Bounds(0, end)
+    mended.fill_units(0, 40, place=0)
+    with page_over(mended, min_physical=0, wrote=1 << 30, committed=1 << 30, confirmed=0):
+        assert Store(mended.root).bounds(ORDERS) == Bounds(40, 40)
+
+
+@pytest.mark.parametrize("is_inside", [False, True], ids=["next message", "inside a record"])
+def test_offsets_in_time_are_found_before_lost_messages(mended: StoreWorld, is_inside: bool) -> None:
+    """A filler has the time of the message at its place, or says nothing: messages before it are found."""
+    if is_inside:
+        mended.fill_units(10, 21, place=physical_of(mended, ORDERS, 21) - 1)
+    rows = rows_of(task_of(mended, columns=("topic", "queue", "offset", "storeTime")), settings_of(mended))
+    times = {
+        row["offset"]: round(row["storeTime"].timestamp() * 1000)
+        for row in rows if (row["topic"], row["queue"]) == ("orders", 0)
+    }  # fmt: skip
+    with Catalog(settings_of(mended)) as catalog:
+        for offset in (0, 4, 9, 22, 39):
+            assert catalog.offsets_at([ORDERS], times[offset]) == {ORDERS: offset}
+        assert catalog.offsets_at([ORDERS], times[9] + 1) == {ORDERS: 10}
+
+
+def test_foreign_names_are_no_queues_and_no_segments(world: StoreWorld) -> None:
+    """`007` is not queue 7, and a directory with a name of twenty digits is no file of the log."""
+    end = Store(world.root).span().end
+    for name in ("007", "²", "2147483648"):
+        Path(world.root, "consumequeue", "orders", name).mkdir()
+    Path(world.root, "commitlog", f"{1 << 40:020d}").mkdir()
+
+    assert topics_in(world.root) == {"bills": (0,), "orders": (0, 1)}
+    assert Store(world.root).span().end == end
+
+
+def test_epochs_are_of_the_newer_copy_of_the_identity(world: StoreWorld) -> None:
+    """A `store.json` that was rolled back says less than its twin, and a start would use the twin, too."""
+    path = Path(world.root, "store.json")
+    newer = decode_sealed(path.read_bytes(), StoreIdentity)
+    path.write_bytes(encode_sealed(replace(newer, generation=newer.generation - 1, epochs=[Epoch(0, 0)])))
+
+    assert Store(world.root).epochs() == newer.epochs
 
 
 def test_a_topic_that_vanishes_while_topics_are_listed_hides_no_other(

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gantry_store_files import FILLER_SIZE
 from gantry_wire.hashing import tags_code
 from pyspark_rocketmq.errors import DamagedRecord
 from pyspark_rocketmq.model import QueueId, QueueRange, Task, TransportKind
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport import pieces
 from pyspark_rocketmq.transport.base import Bytes, Piece
-from pyspark_rocketmq.transport.pieces import UNIT, Units, log_pieces, runs_of
+from pyspark_rocketmq.transport.pieces import UNIT, Units, log_pieces, place_of, runs_of
 
 A, B = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1)
 TAGS = ("red", "green")
@@ -178,7 +179,7 @@ def test_a_chunk_of_a_long_queue_is_found_without_reading_all_its_units(monkeypa
     assert read(log, log.task(), how())[0] == log.order
 
 
-@pytest.mark.parametrize("size", [0, 90, 0x7FFFFFFF, -1], ids=["zero", "short", "filler", "negative"])
+@pytest.mark.parametrize("size", [0, 90, 0x7FFFFFFE, -1], ids=["zero", "short", "long", "negative"])
 def test_a_unit_that_leads_to_no_record_is_named(size: int) -> None:
     """A hole in an index is an error, never a message less."""
     log = MadeLog([(0, 100, 0)] * 3)
@@ -186,6 +187,20 @@ def test_a_unit_that_leads_to_no_record_is_named(size: int) -> None:
 
     with pytest.raises(DamagedRecord, match=r"orders/broker-a/0 at offset 1 is damaged"):
         read(log, log.task(), how())
+
+
+@pytest.mark.parametrize("physical", [None, (0, 300)], ids=["by queue", "by chunk"])
+def test_a_filler_is_a_number_without_a_message(physical: tuple[int, int] | None) -> None:
+    """The broker writes it for a message that is lost: it is no damage, and there is nothing to read for it."""
+    log = MadeLog([(0, 100, 0)] * 3)
+    log.made[A]["size"][1] = FILLER_SIZE
+    log.made[A]["physical"][1] = 200
+
+    found, parts = read(log, log.task(physical=physical), how())
+
+    assert [offset for _, offset, _ in found] == [0, 2]
+    assert place_of(log.made[A][1:2]) == (200, 0)
+    assert physical is not None or all(one.begin == one.end for one in parts[-1].rest.ranges)
 
 
 def test_two_units_for_the_same_bytes_are_named() -> None:

@@ -96,7 +96,7 @@ class View(Protocol):
         """The first message stored at that time or later; the queue's end if there is none."""
 
     def place(self, queue: QueueId, offset: int) -> tuple[int, int]:
-        """(physical offset, size) of one message."""
+        """(physical offset, size) of one message; of a number that stands for none its place, and 0."""
 
     def pieces(self, task: Task) -> Iterator[Piece]:
         """All records of a task, in its order."""

@@ -9,7 +9,7 @@ from typing import Final, final
 from pyspark_rocketmq.model import Bounds, EpochStart, LogState, QueueId, Replica, Task, TransportKind
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport.base import Bytes, Gone, NotYet, Piece
-from pyspark_rocketmq.transport.pieces import Units, log_pieces
+from pyspark_rocketmq.transport.pieces import Units, log_pieces, place_of
 from pyspark_rocketmq.transport.store import Store
 
 RANGE_BYTES_MIN: Final = 32 * 1024 * 1024
@@ -45,7 +45,7 @@ class FileView:
 
     def log(self) -> LogState:
         span = self._store.span()
-        epochs = tuple(EpochStart(one.epoch, one.begin) for one in self._store.epochs())
+        epochs = tuple(EpochStart(one.epoch, one.start) for one in self._store.epochs())
         return LogState(self.replica.broker, span.begin, span.end, epochs)
 
     def bounds(self, queues: tuple[QueueId, ...]) -> dict[QueueId, Bounds]:
@@ -56,8 +56,7 @@ class FileView:
 
     def place(self, queue: QueueId, offset: int) -> tuple[int, int]:
         self._demand(queue, offset, offset + 1)
-        unit = self.units(queue, offset, offset + 1)[0]
-        return int(unit["physical"]), int(unit["size"])
+        return place_of(self.units(queue, offset, offset + 1))
 
     def pieces(self, task: Task) -> Iterator[Piece]:
         for wanted in task.ranges:

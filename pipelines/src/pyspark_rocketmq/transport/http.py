@@ -18,7 +18,7 @@ import numpy as np
 from pyspark_rocketmq.model import Bounds, EpochStart, LogState, QueueId, Replica, Task, TransportKind
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport.base import Bytes, Gone, NotYet, Piece, Unreachable
-from pyspark_rocketmq.transport.pieces import UNIT, Units, log_pieces
+from pyspark_rocketmq.transport.pieces import UNIT, Units, log_pieces, place_of
 from pyspark_rocketmq.transport.sidecar import NoSuchQueue, Sidecars
 
 TOPICS_AT_ONCE: Final = 64
@@ -71,8 +71,7 @@ class HttpView:
             return 0
 
     def place(self, queue: QueueId, offset: int) -> tuple[int, int]:
-        unit = self.units(queue, offset, offset + 1)[0]
-        return int(unit["physical"]), int(unit["size"])
+        return place_of(self.units(queue, offset, offset + 1))
 
     def pieces(self, task: Task) -> Iterator[Piece]:
         self._log = self._open()

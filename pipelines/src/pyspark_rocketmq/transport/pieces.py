@@ -19,21 +19,20 @@ from typing import Any, Final, Protocol, final
 import numpy as np
 import numpy.typing as npt
 
-from gantry_wire.message import RECORD_BYTES_MIN
+from gantry_store_files import FILLER_SIZE, UNIT_BYTES
+from gantry_wire.message import RECORD_BYTES_MAX, RECORD_BYTES_MIN
 from pyspark_rocketmq.errors import DamagedRecord
 from pyspark_rocketmq.model import QueueId, QueueRange, Task
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport.base import Bytes, Expected, Numbers, Piece, tag_codes
 
 UNIT: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
-assert UNIT.itemsize == 20
+assert UNIT.itemsize == UNIT_BYTES
 Units = npt.NDArray[Any]
 
 UNITS_AT_ONCE: Final = 1 << 16
 UNITS_PROBED: Final = 1 << 12
 """So many are looked through at once: a question for one unit costs as much as one for all of them."""
-RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A unit that says more is none."""
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 
 
@@ -124,16 +123,24 @@ def _read(source: LogSource, places: _Places, runs: list[tuple[int, int]], rests
 
 
 def _places(source: LogSource, number: int, queue: QueueId, begin: int, end: int) -> tuple[_Places, Numbers]:
-    """What units say, and their tags codes. Raises DamagedRecord for a unit that is none."""
+    """What units say, and their tags codes, without fillers. Raises DamagedRecord for a unit that is none."""
     units = source.units(queue, begin, end)
     assert len(units) == end - begin, "a source gives what it is asked for, or raises"
     physical, size = units["physical"].astype(np.int64), units["size"].astype(np.int64)
-    is_unit = (size >= RECORD_BYTES_MIN) & (size <= RECORD_BYTES_MAX) & (physical >= 0)
+    is_message = size != FILLER_SIZE
+    is_unit = (size >= RECORD_BYTES_MIN) & (size <= RECORD_BYTES_MAX) & (physical >= 0) | ~is_message
     if not is_unit.all():
         bad = begin + int(np.argmin(is_unit))
         raise DamagedRecord(f"{source.where}: the unit of {queue} at offset {bad} is damaged: it leads to no record")
     places = _Places(np.full(len(units), number, dtype=np.int64), np.arange(begin, end), physical, size)
-    return places, units["tags"].astype(np.int64)
+    return places.pick(is_message), units["tags"].astype(np.int64)[is_message]
+
+
+def place_of(units: Units) -> tuple[int, int]:
+    """(physical offset, size) of the message of one unit; a filler leads to its place, and has no size."""
+    unit = units[0]
+    size = int(unit["size"])
+    return int(unit["physical"]), 0 if size == FILLER_SIZE else size
 
 
 def _joined(parts: list[tuple[_Places, Numbers]]) -> tuple[_Places, Numbers]:

@@ -14,39 +14,39 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 
 from gantry_status import PageReader, Reading, StatusPageError
-from gantry_wire.message import RECORD_BYTES_MIN, check_record, record_store_timestamp
-from gantry_wire.names import path_component, topic_fault
-from gantry_wire.store_identity import EpochBegin, read_epochs
+from gantry_store_files import (
+    PlainDisk,
+    QueueBounds,
+    QueuePlace,
+    QueueReader,
+    Unit,
+    has_expired,
+    is_filler,
+    queue_place,
+    queue_places,
+    read_identity,
+    segment_at,
+    segments_of,
+)
+from gantry_store_files.queue_units import STORE_TIME_BYTES, begins_before, ends_before, head_store_time
+from gantry_store_files.store_identity import Epoch
+from gantry_wire.message import check_record
 from pyspark_rocketmq.model import Bounds, QueueId
 from pyspark_rocketmq.topics import is_internal
 from pyspark_rocketmq.transport.base import Bytes, Gone, NotYet, Unreachable
 from pyspark_rocketmq.transport.pieces import UNIT, Units
 
-FILLER_SIZE: Final = 0x7FFFFFFF
-NAME_DIGITS: Final = 20
 UNWHOLE_MAX: Final = 100_000
 """How many units at a queue's end may lead to nothing whole, in a store without a page."""
-LOG_END_MAX: Final = 1 << 62
-
-
-class Segment(NamedTuple):
-    """One file, named by where it begins."""
-
-    base: int
-    size: int
-    path: str
-
-    @property
-    def end(self) -> int:
-        return self.base + self.size
+NO_DIRECTORY: Final = os.devnull
+"""Where a queue lies that cannot be: nothing is listed there."""
 
 
 class Span(NamedTuple):
@@ -58,35 +58,13 @@ class Span(NamedTuple):
     """By a page of this machine's run; otherwise records are believed only with their CRC."""
 
 
-def segments_in(directory: Path) -> tuple[Segment, ...]:
-    """The files of a log or a queue, by offset; none where there is no directory."""
-    found: list[Segment] = []
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
-        for entry in entries:
-            if len(entry.name) == NAME_DIGITS and entry.name.isascii() and entry.name.isdigit():
-                with suppress(FileNotFoundError):
-                    found.append(Segment(int(entry.name), entry.stat().st_size, entry.path))
-    return tuple(sorted(found))
-
-
 def topics_in(directory: str) -> dict[str, tuple[int, ...]]:
     """Topics that have queues in a store, without RocketMQ's own, and the numbers of these queues."""
-    root = Path(directory) / "consumequeue"
     found: dict[str, tuple[int, ...]] = {}
-    for topic in _names_in(root):
-        if topic_fault(topic) is None and not is_internal(topic):
-            # A topic that is deleted meanwhile has no queues, and hides no other.
-            names = [name for name in _names_in(root / path_component(topic)) if name.isascii() and name.isdigit()]
-            if names:
-                found[topic] = tuple(sorted(map(int, names)))
+    for place in queue_places(PlainDisk(), directory):
+        if not is_internal(place.topic):
+            found[place.topic] = (*found.get(place.topic, ()), place.queue_id)
     return found
-
-
-def _names_in(directory: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 @final
@@ -101,8 +79,9 @@ class Store:
             raise Unreachable(f"{directory} is no store that can be read here: it has no folder commitlog")
         self._page = PageReader(str(self.root / "status"))
         self._maps: dict[int, Bytes] = {}
-        self._files: dict[QueueId, tuple[Segment, ...]] = {}
-        """Of queues, as they were at a look before; whoever misses something looks again."""
+        self._disk: Final = PlainDisk()
+        self._queues: dict[QueueId, QueueReader] = {}
+        """With the files that were listed before; they are listed again when something is missing from them."""
 
     def __repr__(self) -> str:
         return f"<Store {self.root}>"
@@ -118,8 +97,8 @@ class Store:
         """What of the log can be read now. Raises Unreachable while its broker recovers."""
         reading = self._reading()
         if reading is None:
-            segments = segments_in(self._log)
-            return Span(segments[0].base, segments[-1].end, False) if segments else Span(0, 0, False)
+            segments = segments_of(self._disk, str(self._log))
+            return Span(segments[0].base_offset, segments[-1].end_offset, False) if segments else Span(0, 0, False)
         status = reading.status
         if status.confirmed is None or status.committed is None or status.min_physical is None:
             raise Unreachable(
@@ -128,12 +107,10 @@ class Store:
         end = min(status.confirmed, status.committed)
         return Span(min(status.min_physical, end), end, reading.age_ms is not None)
 
-    def epochs(self) -> tuple[EpochBegin, ...]:
-        """Who wrote which part; () of a store of Apache's."""
-        for name in ("store.json", "store.json.bak"):
-            with suppress(OSError, ValueError):
-                return read_epochs((self.root / name).read_bytes())
-        return ()
+    def epochs(self) -> list[Epoch]:
+        """Who wrote which part; none of a store of Apache's."""
+        identity = read_identity(self._disk, str(self.root))
+        return [] if identity is None else identity.epochs
 
     def read(self, begin: int, end: int) -> Bytes:
         """The bytes `[begin, end)` of the log, not copied if they lie in one file. Raises Gone or NotYet."""
@@ -149,20 +126,21 @@ class Store:
         for base, data in self._maps.items():
             if base <= offset < base + len(data):
                 return base, data
-        segments = segments_in(self._log)
-        for segment in segments:
-            if segment.base <= offset < segment.end:
-                try:
-                    with open(segment.path, "rb", buffering=0) as file:
-                        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                except FileNotFoundError:
-                    break
-                except OSError as error:
-                    raise Unreachable(f"{segment.path} cannot be read: {error.strerror}") from error
-                data = self._maps[segment.base] = np.frombuffer(mapped, np.uint8)
-                return segment.base, data
-        if segments and offset < segments[0].base:
-            raise Gone(f"{self.root} has the log from {segments[0].base} on, and is asked for {offset}")
+        segments = segments_of(self._disk, str(self._log))
+        segment = segment_at(segments, offset)
+        if segment is not None:
+            try:
+                with open(segment.path, "rb", buffering=0) as file:
+                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise Unreachable(f"{segment.path} cannot be read: {error.strerror}") from error
+            else:
+                data = self._maps[segment.base_offset] = np.frombuffer(mapped, np.uint8)
+                return segment.base_offset, data
+        if segments and offset < segments[0].base_offset:
+            raise Gone(f"{self.root} has the log from {segments[0].base_offset} on, and is asked for {offset}")
         raise NotYet(f"{self.root} has no file of the log for offset {offset}")
 
     def _reading(self) -> Reading | None:
@@ -175,32 +153,27 @@ class Store:
 
     def bounds(self, queue: QueueId) -> Bounds:
         """The units whose messages can be read; of a queue without files [0, 0)."""
-        segments, span = self._segments(queue), self.span()
-        if not segments:
-            return Bounds(0, 0)
-        first, limit = segments[0].base // UNIT.itemsize, segments[-1].end // UNIT.itemsize
-        end = _partition(first, limit, lambda at: self._is_before(self._unit(segments, at), span.end))
-        if not span.is_said:
-            end = self._whole_end(segments, first, end)
-        begin = _partition(first, end, lambda at: self._is_gone(self._unit(segments, at), span.begin))
-        return Bounds(begin, end)
+        units, span = self._queue(queue), self.span()
+        found = units.bounds(span.begin, span.end)
+        end = found.end if span.is_said else self._whole_end(units, found.end)
+        return Bounds(min(found.begin, end), end)
 
     def has(self, queue: QueueId, begin: int, end: int) -> bool:
         """Whether units `[begin, end)` are surely within the bounds, at a glance; if not, the bounds may say more."""
-        segments, span = self._segments(queue), self.span()
-        if not segments or not span.is_said or not segments[0].base <= begin * UNIT.itemsize < end * UNIT.itemsize:
+        units, span = self._queue(queue), self.span()
+        if not span.is_said or not units.first <= begin < end <= units.limit:
             return False
-        is_begun = not self._is_gone(self._unit(segments, begin), span.begin)
-        last = self._unit(segments, end - 1)
-        return is_begun and int(last["size"]) != FILLER_SIZE and self._is_before(last, span.end)
+        first, last = units.lone_unit(begin), units.lone_unit(end - 1)
+        is_begun = not has_expired(first[0], first[1], span.begin)
+        return is_begun and not is_filler(last) and begins_before(last, span.end) and ends_before(last, span.end)
 
     def units(self, queue: QueueId, begin: int, end: int) -> Units:
         """Exactly these. Raises Gone or NotYet."""
-        position, limit = begin * UNIT.itemsize, end * UNIT.itemsize
-        data = _bytes_of(self._files.get(queue, ()), position, limit)
+        known = self._queues.get(queue)
+        data = None if known is None else known.read(begin, end)
         if data is None:
-            self._files[queue] = self._segments(queue)
-            data = _bytes_of(self._files[queue], position, limit)
+            known = self._queues[queue] = self._queue(queue)
+            data = known.read(begin, end)
         if data is None:
             bounds = self.bounds(queue)
             text = f"{self.root} has [{bounds.begin}, {bounds.end}) of {queue}, and is asked for [{begin}, {end})"
@@ -209,73 +182,39 @@ class Store:
 
     def offset_at(self, queue: QueueId, timestamp_ms: int) -> int:
         """The first message stored at that time or later; the queue's end if there is none."""
-        segments, bounds = self._segments(queue), self.bounds(queue)
+        bounds = self.bounds(queue)
+        found = QueueBounds(bounds.begin, bounds.end)
+        return self._queue(queue).first_stored_at(timestamp_ms, found, self.span().begin, self._store_time)
 
-        def is_older(at: int) -> bool:
-            physical = int(self._unit(segments, at)["physical"])
-            try:
-                record = self.read(physical, physical + RECORD_BYTES_MIN)
-            except Gone:
-                return True  # retention deleted its file meanwhile: it is older than whatever is left
-            return record_store_timestamp(record.data) < timestamp_ms
+    def _store_time(self, unit: Unit) -> int | None:
+        """When the message at a unit's place was stored; None where none begins, -1 where it has expired."""
+        try:
+            head = self.read(unit[0], unit[0] + STORE_TIME_BYTES)
+        except Gone:
+            return -1
+        except NotYet:
+            if is_filler(unit):
+                return None
+            raise
+        return head_store_time(head.data, unit[0])
 
-        return _partition(bounds.begin, bounds.end, is_older)
+    def _queue(self, queue: QueueId) -> QueueReader:
+        """Its files as they are now; none for a name that cannot be a topic's."""
+        try:
+            place = queue_place(str(self.root), queue.topic, queue.number)
+        except ValueError:
+            place = QueuePlace(queue.topic, queue.number, NO_DIRECTORY)
+        return QueueReader(self._disk, place)
 
-    def _segments(self, queue: QueueId) -> tuple[Segment, ...]:
-        if topic_fault(queue.topic) is not None or queue.number < 0:
-            return ()
-        return segments_in(self.root / "consumequeue" / path_component(queue.topic) / str(queue.number))
-
-    def _unit(self, segments: tuple[Segment, ...], at: int) -> Any:
-        data = _bytes_of(segments, at * UNIT.itemsize, (at + 1) * UNIT.itemsize)
-        # Expired meanwhile, as everything before it.
-        return np.frombuffer(data, UNIT)[0] if data is not None else np.array((0, FILLER_SIZE, 0), UNIT)[()]
-
-    def _is_before(self, unit: Any, end: int) -> bool:
-        size = int(unit["size"])
-        return size == FILLER_SIZE or (size > 0 and int(unit["physical"]) + size <= end)
-
-    def _is_gone(self, unit: Any, begin: int) -> bool:
-        return int(unit["size"]) == FILLER_SIZE or int(unit["physical"]) < begin
-
-    def _whole_end(self, segments: tuple[Segment, ...], first: int, end: int) -> int:
+    def _whole_end(self, units: QueueReader, end: int) -> int:
         """Behind the last unit that leads to a whole record: the log's end may be torn, or in a buffer."""
-        for at in range(end - 1, max(first, end - UNWHOLE_MAX) - 1, -1):
-            unit = self._unit(segments, at)
-            physical, size = int(unit["physical"]), int(unit["size"])
-            if size == FILLER_SIZE:
+        first = max(units.first, end - UNWHOLE_MAX)
+        for at in range(end - 1, first - 1, -1):
+            unit = units.lone_unit(at)
+            if is_filler(unit):
                 return at + 1
             with suppress(Gone, NotYet):
-                check = check_record(self.read(physical, physical + size).data, 0, physical_offset=physical)
-                if check.is_good and check.size == size:
+                check = check_record(self.read(unit[0], unit[0] + unit[1]).data, 0, physical_offset=unit[0])
+                if check.is_good and check.size == unit[1]:
                     return at + 1
-        return max(first, end - UNWHOLE_MAX)
-
-
-def _bytes_of(segments: tuple[Segment, ...], position: int, end: int) -> bytes | None:
-    """The bytes `[position, end)` of some files in a row; None if not all are there."""
-    parts: list[bytes] = []
-    for segment in segments:
-        if segment.base <= position < min(segment.end, end):
-            count = min(segment.end, end) - position
-            try:
-                with open(segment.path, "rb", buffering=0) as file:
-                    part = os.pread(file.fileno(), count, position - segment.base)
-            except FileNotFoundError:
-                return None
-            if len(part) != count:
-                return None
-            parts.append(part)
-            position += count
-    return b"".join(parts) if position == end else None
-
-
-def _partition(first: int, last: int, holds: Callable[[int], bool]) -> int:
-    """The first of `[first, last)` for which `holds` does not hold."""
-    while first < last:
-        middle = (first + last) // 2
-        if holds(middle):
-            first = middle + 1
-        else:
-            last = middle
-    return first
+        return first
