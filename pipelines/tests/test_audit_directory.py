@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
-from gantry_pipelines.audit import directory
-from gantry_pipelines.audit.copies import UNIT_BYTES
-from gantry_pipelines.audit.directory import DirectoryCopy, Segment, segments_in
+from gantry_pipelines.audit.copies import OFFSET_MAX
+from gantry_pipelines.audit.directory import DirectoryCopy
 from gantry_pipelines.audit.model import Span
-from gantry_pipelines.audit.units import UNIT
-
-
-def test_a_segment_that_vanishes_while_it_is_listed_hides_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Retention may delete the oldest file between the listing and the question for its size: the log is not empty."""
-    paths = [tmp_path / f"{base:020d}" for base in (0, 100, 200)]
-    for path in paths:
-        path.write_bytes(bytes(100))
-    real = os.scandir
-
-    @contextmanager
-    def scandir(directory: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
-        with real(directory) as entries:
-            listed = list(entries)
-        paths[0].unlink()
-        yield iter(listed)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-
-    assert segments_in(tmp_path) == [Segment(100, 100, str(paths[1])), Segment(200, 100, str(paths[2]))]
-
+from gantry_store_files import UNIT, UNIT_BYTES, PlainDisk, Segment, StoreIdentity, encode_sealed, segments_of
+from gantry_store_files.store_identity import Epoch
 
 SEGMENT_BYTES = 5 * UNIT_BYTES
 WHOLE = Span(0, 3 * SEGMENT_BYTES)
@@ -63,16 +42,15 @@ def test_a_segment_that_vanishes_before_it_is_opened_counts_as_not_listed(
         folder.mkdir(parents=True)
         for base in range(0, WHOLE.end, SEGMENT_BYTES):
             (folder / f"{base:020d}").write_bytes(UNIT.pack(base, 100, 7) * 5)
-    real = directory.segments_in
 
-    def listed_too_early(folder: Path) -> list[Segment]:
-        segments = real(folder)
-        (folder / f"{victim * SEGMENT_BYTES:020d}").unlink(missing_ok=True)
+    def listed_too_early(disk: PlainDisk, folder: str) -> tuple[Segment, ...]:
+        segments = segments_of(disk, folder)
+        Path(folder, f"{victim * SEGMENT_BYTES:020d}").unlink(missing_ok=True)
         return segments
 
     copy = DirectoryCopy(str(tmp_path))
     with monkeypatch.context() as patched:
-        patched.setattr(directory, "segments_in", listed_too_early)
+        patched.setattr("gantry_pipelines.audit.directory.segments_of", listed_too_early)
         answer = read(copy)
 
     assert answer == read(copy)
@@ -80,11 +58,12 @@ def test_a_segment_that_vanishes_before_it_is_opened_counts_as_not_listed(
 
 def test_the_last_used_segment_is_found_past_one_that_vanished(tmp_path: Path) -> None:
     """A file that is gone before its first bytes are read is passed over, as one without records is."""
+    (tmp_path / "commitlog").mkdir()
     used = tmp_path / f"{0:020d}"
     used.write_bytes(b"x" * SEGMENT_BYTES)
     gone = Segment(SEGMENT_BYTES, SEGMENT_BYTES, str(tmp_path / f"{SEGMENT_BYTES:020d}"))
 
-    assert directory._last_used([Segment(0, SEGMENT_BYTES, str(used)), gone]) == 0
+    assert DirectoryCopy(str(tmp_path))._last_used([Segment(0, SEGMENT_BYTES, str(used)), gone]) == 0
 
 
 def test_a_topic_that_vanishes_while_queues_are_listed_hides_no_other(
@@ -106,10 +85,41 @@ def test_a_topic_that_vanishes_while_queues_are_listed_hides_no_other(
     assert DirectoryCopy(str(tmp_path)).queues() == [("second", 0)]
 
 
-@pytest.mark.verify
-def test_where_there_is_no_directory_there_are_no_segments(tmp_path: Path) -> None:
-    """A missing directory, or a file in its place, is a log without files."""
-    (tmp_path / "file").touch()
+@pytest.mark.parametrize("name", ["007", "²", "٣", "2147483648"])
+def test_directories_with_foreign_names_are_no_queues(tmp_path: Path, name: str) -> None:
+    """What the broker itself would not open has no units to be judged, and ends no audit."""
+    (tmp_path / "commitlog").mkdir()
+    for queue in (name, "7"):
+        (tmp_path / "consumequeue" / "orders" / queue).mkdir(parents=True)
 
-    assert segments_in(tmp_path / "missing") == []
-    assert segments_in(tmp_path / "file") == []
+    assert DirectoryCopy(str(tmp_path)).queues() == [("orders", 7)]
+
+
+def test_a_directory_is_no_segment(tmp_path: Path) -> None:
+    """A directory with a name of twenty digits makes the log no longer."""
+    (tmp_path / "commitlog" / f"{0:020d}").mkdir(parents=True)
+
+    assert DirectoryCopy(str(tmp_path)).state().span == Span(0, 0)
+
+
+def test_the_newer_copy_of_the_identity_says_where_seals_are_demanded(tmp_path: Path) -> None:
+    """A `store.json` that was rolled back calls others' records ours; a start would use its twin, too."""
+    (tmp_path / "commitlog").mkdir()
+    older = StoreIdentity("0" * 32, 3, [Epoch(1, 0)])
+    newer = StoreIdentity("0" * 32, 4, [Epoch(1, 0), Epoch(2, 100, is_ours=False), Epoch(3, 200)])
+    (tmp_path / "store.json").write_bytes(encode_sealed(older))
+    (tmp_path / "store.json.bak").write_bytes(encode_sealed(newer))
+
+    assert DirectoryCopy(str(tmp_path)).state().ours == (Span(0, 100), Span(200, OFFSET_MAX))
+
+
+@pytest.mark.parametrize("form", ["%08x", "0x%08x", "%08X"])
+def test_a_recovery_point_counts_only_if_it_proves_itself_whole(tmp_path: Path, form: str) -> None:
+    """A CRC in another form than it is written in is a damaged one."""
+    (tmp_path / "commitlog").mkdir()
+    body = next(one for one in (b'{"through":%d}' % number for number in range(1, 100)) if crc32(one) >> 28 > 9)
+    (tmp_path / "recovery-point.json").write_bytes((form % crc32(body)).encode() + b"\n" + body)
+    (tmp_path / "abort").touch()
+
+    through = json.loads(body)["through"]
+    assert DirectoryCopy(str(tmp_path)).state().span.end == (through if form == "%08x" else 0)

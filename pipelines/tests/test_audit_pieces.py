@@ -11,12 +11,13 @@ import pytest
 from gantry_pipelines.audit.comparing import PIECE_BYTES_MIN, View, differing, judge
 from gantry_pipelines.audit.concluding import Conclusion
 from gantry_pipelines.audit.copies import OFFSET_MAX, Bytes, CopyState
+from gantry_pipelines.audit.directory import last_unit_end
 from gantry_pipelines.audit.indexing import check_units
 from gantry_pipelines.audit.model import Check, Finding, Kind, QueueRun, Span
 from gantry_pipelines.audit.planning import cut, planned
 from gantry_pipelines.audit.result import ArchiveResult, AuditResult, BrokerResult
-from gantry_pipelines.audit.units import UNIT, last_unit_end
 from gantry_pipelines.audit.walking import Grade, Record, grade_at, walk
+from gantry_store_files import UNIT
 from gantry_wire.message import StoredMessage, encode_record
 
 BIG = 64 << 20

@@ -20,7 +20,6 @@ from gantry_pipelines.audit.copies import Algorithm, Bytes, CopyState, LogCopy, 
 from gantry_pipelines.audit.indexing import by_queue, check_units, queue_runs
 from gantry_pipelines.audit.model import BY_HEAD, Check, Chunk, Finding, Kind, Looked, Row, Span
 from gantry_pipelines.audit.walking import (
-    RECORD_BYTES_MAX,
     Grade,
     Record,
     Walk,
@@ -28,7 +27,7 @@ from gantry_pipelines.audit.walking import (
     next_record,
     walk,
 )
-from gantry_wire.message import StoredMessage, check_record, decode_record
+from gantry_wire.message import RECORD_BYTES_MAX, StoredMessage, check_record, decode_record
 
 TAIL_BYTES: Final = 128 << 10
 """Read behind a chunk at first: the end of its last record."""

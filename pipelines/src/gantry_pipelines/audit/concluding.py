@@ -14,9 +14,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final, final
 
-from gantry_pipelines.audit.copies import UNIT_BYTES, CopyState, LogCopy
+from gantry_pipelines.audit.copies import CopyState, LogCopy
 from gantry_pipelines.audit.model import BY_HEAD, UNKNOWN, Check, Finding, Kind, QueueRun, Span
-from gantry_pipelines.audit.units import FILLER_SIZE, UNIT, Unit, is_empty
+from gantry_store_files import UNIT, UNIT_BYTES, Unit, is_empty, is_filler
 
 UNITS_AT_ONCE: Final = 1 << 15
 NAMED_MAX: Final = 10_000
@@ -93,7 +93,7 @@ class Conclusion:
         given_up = True
         for number, copy in self._copies.items():
             units = _units(copy, key, begin, min(end, begin + NAMED_MAX))
-            given_up = given_up and all(unit[1] == FILLER_SIZE for _, unit in units)
+            given_up = given_up and all(is_filler(unit) for _, unit in units)
             for offset, unit in units:
                 if not is_empty(unit) and self._named(number, key, offset, unit):
                     explained.add(offset)

@@ -16,9 +16,7 @@ from gantry_pipelines.audit.model import Span
 
 Algorithm = Literal["crc32", "sha256"]
 
-UNIT_BYTES: Final = 20
 OFFSET_MAX: Final = 1 << 62
-PIECE_BYTES: Final = 8 << 20
 CHECKSUM_BYTES: Final = 32 << 20
 """Of one answer: a sidecar gives no more than its `--log-range-max`, 64 MiB by default."""
 

@@ -12,102 +12,38 @@ runs, or after a crash, only what the recovery point calls durable, which is nev
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, final
-from zlib import crc32
+from typing import Final, final
 
-from gantry_pipelines.audit.copies import (
-    OFFSET_MAX,
-    PIECE_BYTES,
-    UNIT_BYTES,
-    Algorithm,
-    Bytes,
-    CopyState,
-    joined,
-    steps,
-    summed,
-)
+import msgspec
+
+from gantry_pipelines.audit.copies import OFFSET_MAX, Algorithm, Bytes, CopyState, joined, steps, summed
 from gantry_pipelines.audit.errors import CopyUnreachable
 from gantry_pipelines.audit.model import Span
-from gantry_pipelines.audit.units import UNIT, last_unit_end
-from gantry_wire.message import RecordFault, check_record
-from gantry_wire.names import path_component, topic_fault
-
-NAME_DIGITS: Final = 20
-RECORD_BYTES_MAX: Final = 64 << 20
-
-
-class Segment(NamedTuple):
-    """One file, named by where it begins."""
-
-    base: int
-    size: int
-    path: str
-
-    @property
-    def end(self) -> int:
-        return self.base + self.size
+from gantry_store_files import (
+    UNIT,
+    UNIT_BYTES,
+    PlainDisk,
+    Segment,
+    decode_sealed,
+    is_empty,
+    queue_place,
+    queue_places,
+    read_identity,
+    read_small,
+    read_span,
+    segments_of,
+)
+from gantry_store_files.store_identity import IDENTITY_FILE, IDENTITY_TWIN
+from gantry_wire.message import RECORD_BYTES_MAX, RecordFault, check_record
 
 
-def segments_in(directory: Path) -> list[Segment]:
-    """The files of a log or of a queue, by offset; none where there is no directory.
+class _Point(msgspec.Struct):
+    """What an audit needs of a recovery point."""
 
-    A file that retention takes away between the listing and the question for its size is not there; the others are.
-    """
-    try:
-        with os.scandir(directory) as entries:
-            listed = [entry for entry in entries if _is_segment(entry.name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    found: list[Segment] = []
-    for entry in listed:
-        with suppress(FileNotFoundError):
-            found.append(Segment(int(entry.name), entry.stat().st_size, entry.path))
-    return sorted(found)
-
-
-@contextmanager
-def opened(segment: Segment) -> Iterator[BinaryIO | None]:
-    """The segment, open for reading; None where retention has deleted it since it was listed.
-
-    Every reader treats such a segment as if it had not been listed.
-    """
-    try:
-        file = open(segment.path, "rb", buffering=0)  # noqa: SIM115
-    except FileNotFoundError:
-        yield None
-        return
-    with file:
-        yield file
-
-
-def _is_segment(name: str) -> bool:
-    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
-
-
-def sealed_line(path: Path) -> dict[str, Any] | None:
-    """A file of ours that is a CRC in hex and then JSON; None where it is not there, or damaged."""
-    try:
-        crc, _, body = path.read_bytes().partition(b"\n")
-        if int(crc, 16) != crc32(body):
-            return None
-        document = json.loads(body)
-    except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) else None
-
-
-def _last_used(log: list[Segment]) -> int:
-    """Where the last file begins that has a record: brokers make files before they need them."""
-    for segment in reversed(log):
-        with opened(segment) as file:
-            if file is not None and any(file.read(8)):
-                return segment.base
-    return 0
+    through: int
+    deleted: dict[str, int] = {}
 
 
 @final
@@ -116,6 +52,7 @@ class DirectoryCopy:
 
     def __init__(self, root: str) -> None:
         self._root: Final = Path(root)
+        self._disk: Final = PlainDisk()
         if not (self._root / "commitlog").is_dir():
             raise CopyUnreachable(f"{root} is no store: it has no folder commitlog")
 
@@ -129,53 +66,68 @@ class DirectoryCopy:
 
     def state(self) -> CopyState:
         """See the module."""
-        log = segments_in(self._root / "commitlog")
-        point = sealed_line(self._root / "recovery-point.json")
-        through = int(point["through"]) if point else 0
-        begin = log[0].base if log else through
+        log = self._log()
+        point = self._point()
+        through = point.through if point is not None else 0
+        begin = log[0].base_offset if log else through
         is_unfinished = (self._root / "abort").exists()
         notes: tuple[str, ...] = ()
         if is_unfinished:
             end = through
             notes = ("a broker has it open, or it was not stopped cleanly: only what is durable is looked at",)
         else:
-            end = max(through, self._queues_end(), self._walked_end(log, max(through, begin, _last_used(log))))
+            end = max(through, self._queues_end(), self._walked_end(log, max(through, begin, self._last_used(log))))
         units_end = OFFSET_MAX
-        if point and not is_unfinished and through < end:
+        if point is not None and not is_unfinished and through < end:
             units_end = through
             notes = (f"the last {end - through} bytes were not confirmed to it: its next start makes their units",)
-        deleted = {str(topic): int(place) for topic, place in (point or {}).get("deleted", {}).items()}
+        deleted = point.deleted if point is not None else {}
         return CopyState(Span(begin, max(end, begin)), is_unfinished, self._ours(), deleted, notes, units_end)
 
     def _ours(self) -> tuple[Span, ...] | None:
         """Where every record must have a seal. Nowhere, where we never wrote."""
-        names = ("store.json", "store.json.bak")
-        if not any((self._root / name).exists() for name in names):
+        if not any((self._root / name).exists() for name in (IDENTITY_FILE, IDENTITY_TWIN)):
             return ()
-        identity = next((found for name in names if (found := sealed_line(self._root / name))), None)
+        identity = read_identity(self._disk, str(self._root))
         if identity is None:
             return None
-        epochs = identity["epochs"]
-        ends = [int(one["start"]) for one in epochs[1:]] + [OFFSET_MAX]
-        spans = [Span(int(one["start"]), end) for one, end in zip(epochs, ends, strict=True) if one["is_ours"]]
-        return joined(spans)
+        ends = [*(one.start for one in identity.epochs[1:]), OFFSET_MAX]
+        return joined([Span(one.start, end) for one, end in zip(identity.epochs, ends, strict=True) if one.is_ours])
 
-    def _walked_end(self, log: list[Segment], start: int) -> int:
+    def _point(self) -> _Point | None:
+        """The recovery point; None where it is not there, or damaged."""
+        data = read_small(self._disk, f"{self._root}/recovery-point.json")
+        try:
+            return None if data is None else decode_sealed(data, _Point)
+        except ValueError:
+            return None
+
+    def _log(self) -> tuple[Segment, ...]:
+        return segments_of(self._disk, f"{self._root}/commitlog")
+
+    def _last_used(self, log: Sequence[Segment]) -> int:
+        """Where the last file begins that has a record: brokers make files before they need them."""
+        for segment in reversed(log):
+            if any(read_span(self._disk, [segment], segment.base_offset, segment.base_offset + 8).data):
+                return segment.base_offset
+        return 0
+
+    def _walked_end(self, log: Sequence[Segment], start: int) -> int:
         """Where the records end that follow `start`, a place at which one begins or would begin."""
         offset = start
         for segment in log:
-            if segment.end <= offset:
+            if segment.end_offset <= offset:
                 continue
-            if segment.base > offset:
+            if segment.base_offset > offset:
                 break
-            data = self.read(offset, segment.end).data
+            data = self.read(offset, segment.end_offset).data
             position = 0
             while position < len(data):
                 check = check_record(data, position, physical_offset=offset + position)
                 if not check.size or check.fault not in (None, RecordFault.BLANK):
                     return offset + position
                 position += check.size
-            offset = segment.end
+            offset = segment.end_offset
         return offset
 
     def _queues_end(self) -> int:
@@ -191,8 +143,8 @@ class DirectoryCopy:
 
     def _clamped(self, end: int) -> int:
         """A unit with a spoilt place must not make the log endless: one file more than there is, at most."""
-        log = segments_in(self._root / "commitlog")
-        return min(end, log[-1].end + log[-1].size) if log else 0
+        log = self._log()
+        return min(end, log[-1].end_offset + log[-1].size) if log else 0
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
@@ -208,53 +160,14 @@ class DirectoryCopy:
 
     def read(self, begin: int, end: int) -> Bytes:
         """With zeros where no file has bytes."""
-        parts: list[bytes] = []
-        holes: list[Span] = []
-        for piece in self._pieces(begin, end):
-            if isinstance(piece, Span):
-                holes.append(piece)
-                parts.append(bytes(piece.length))
-            else:
-                parts.append(piece)
-        return Bytes(begin, b"".join(parts), joined(holes))
-
-    def _pieces(self, begin: int, end: int) -> Iterator[bytes | Span]:
-        """The range in order: bytes, or the span of a hole."""
-        offset = begin
-        for segment in segments_in(self._root / "commitlog"):
-            if segment.end <= offset or segment.base >= end:
-                continue
-            with opened(segment) as file:
-                if file is None:
-                    continue
-                if segment.base > offset:
-                    yield Span(offset, segment.base)
-                    offset = segment.base
-                stop = min(segment.end, end)
-                while offset < stop:
-                    data = os.pread(file.fileno(), min(PIECE_BYTES, stop - offset), offset - segment.base)
-                    if not data:
-                        yield Span(offset, stop)
-                        data = b""
-                        offset = stop
-                    else:
-                        yield data
-                        offset += len(data)
-        if offset < end:
-            yield Span(offset, end)
+        data, holes = read_span(self._disk, self._log(), begin, end)
+        return Bytes(begin, data, tuple(Span(low, high) for low, high in holes))
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
     def queues(self) -> list[tuple[str, int]]:
         """All that have a folder."""
-        found: list[tuple[str, int]] = []
-        root = self._root / "consumequeue"
-        for topic in sorted(os.listdir(root)) if root.is_dir() else ():
-            if topic_fault(topic) is None:
-                # A topic that is deleted meanwhile has no queues.
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    found += [(topic, int(name)) for name in sorted(os.listdir(root / topic)) if name.isdigit()]
-        return found
+        return [(place.topic, place.queue_id) for place in queue_places(self._disk, str(self._root))]
 
     def knows_topic(self, topic: str) -> bool | None:
         """What was deleted stands in the recovery point; the table of topics may be older than the log."""
@@ -263,26 +176,24 @@ class DirectoryCopy:
     def queue_end(self, topic: str, queue: int) -> tuple[int, int]:
         """By the last unit that is not empty, wherever there are holes before it."""
         segments = self._queue(topic, queue)
-        if not segments:
-            return 0, 0
+        first = segments[0].base_offset // UNIT_BYTES if segments else 0
         for segment in reversed(segments):
-            with opened(segment) as file:
-                end = 0 if file is None else last_unit_end(file.read())
+            end = last_unit_end(read_span(self._disk, [segment], segment.base_offset, segment.end_offset).data)
             if end:
-                return segments[0].base // UNIT_BYTES, (segment.base + end) // UNIT_BYTES
-        return segments[0].base // UNIT_BYTES, segments[0].base // UNIT_BYTES
+                return first, (segment.base_offset + end) // UNIT_BYTES
+        return first, first
 
     def units(self, topic: str, queue: int, first: int, count: int) -> bytes:
-        """Zeros where no file has bytes; fillers are zeros, too."""
-        begin, end = first * UNIT_BYTES, (first + count) * UNIT_BYTES
-        result = bytearray(end - begin)
-        for segment in self._queue(topic, queue):
-            low, high = max(segment.base, begin), min(segment.end, end)
-            if low < high:
-                with opened(segment) as file:
-                    data = b"" if file is None else os.pread(file.fileno(), high - low, low - segment.base)
-                result[low - begin : low - begin + len(data)] = data
-        return bytes(result)
+        """Zeros where no file has bytes; fillers are as they lie there."""
+        return read_span(self._disk, self._queue(topic, queue), first * UNIT_BYTES, (first + count) * UNIT_BYTES).data
 
-    def _queue(self, topic: str, queue: int) -> list[Segment]:
-        return segments_in(self._root / "consumequeue" / path_component(topic) / str(queue))
+    def _queue(self, topic: str, queue: int) -> tuple[Segment, ...]:
+        return segments_of(self._disk, queue_place(str(self._root), topic, queue).directory)
+
+
+def last_unit_end(data: bytes) -> int:
+    """Behind the last unit in a file that is a message's, in bytes; 0 if there is none."""
+    end = -(-len(data.rstrip(b"\0")) // UNIT_BYTES) * UNIT_BYTES
+    while end and is_empty(UNIT.unpack_from(data.ljust(end, b"\0"), end - UNIT_BYTES)):
+        end -= UNIT_BYTES
+    return end

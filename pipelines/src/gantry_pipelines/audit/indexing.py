@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from gantry_pipelines.audit.copies import UNIT_BYTES, CopyState, LogCopy
+from gantry_pipelines.audit.copies import CopyState, LogCopy
 from gantry_pipelines.audit.model import Check, Finding, Kind, QueueRun
-from gantry_pipelines.audit.units import EXTENSION_CODE_MAX, UNIT, Unit, is_empty
 from gantry_pipelines.audit.walking import Record, record_at
+from gantry_store_files import EXTENSION_CODE_MAX, UNIT, UNIT_BYTES, Unit, is_empty
 from gantry_wire.names import SCHEDULE_TOPIC
 
 UNITS_AT_ONCE: Final = 1 << 15

@@ -15,10 +15,11 @@ from typing import Any, Final, final
 
 import httpx
 
-from gantry_pipelines.audit.copies import UNIT_BYTES, Algorithm, Bytes, CopyState, joined, steps, summed
+from gantry_pipelines.audit.copies import Algorithm, Bytes, CopyState, joined, steps, summed
 from gantry_pipelines.audit.errors import CopyUnreachable, Expired
 from gantry_pipelines.audit.model import Span
 from gantry_pipelines.audit.settings import SidecarAccess
+from gantry_store_files import UNIT_BYTES
 from gantry_wire.names import SYSTEM_TOPICS, is_retry_or_dead_letter
 
 PIECE_BYTES_MIN: Final = 64 << 10

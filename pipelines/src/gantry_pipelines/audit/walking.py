@@ -20,6 +20,7 @@ from gantry_pipelines.audit.copies import Bytes
 from gantry_pipelines.audit.model import Span
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import (
+    RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
     TRANSACTION_PREPARED,
     RecordFault,
@@ -30,8 +31,6 @@ from gantry_wire.plain_records import PlainRecord, plain_records, tag_of
 from gantry_wire.properties import TAGS
 from gantry_wire.seal import SEAL_BYTES, SEAL_MARK, has_seal
 
-RECORD_BYTES_MAX: Final = 64 << 20
-"""A record that says it is longer is none: so far a walk asks for more bytes than it was given."""
 _MAGIC_HEAD: Final = b"\xda\xa3\x20"
 _MAGIC_TAILS: Final = (0xA7, 0xAB)
 _MAGIC_AT: Final = 4
