@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import Final, NamedTuple, final
 
 from gantry_store_files.disk import StoreDisk
@@ -215,8 +214,10 @@ class QueueReader:
         except FileNotFoundError:
             self.vanished = segment.path
             return None
-        with closing(file):
+        try:
             data = file.pread(count * UNIT_BYTES, offset * UNIT_BYTES - segment.base_offset)
+        finally:
+            file.close()
         return list(UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES]))
 
     # -- by bisection, for which the units must rise -------------------------------------------------------------------

@@ -14,6 +14,7 @@ from gantry_broker.store.inspect.repair_plan import RepairPlan
 from gantry_broker.store.loss import LossCause
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import PoolSettings, StoreSettings
+from gantry_store_files import UNIT
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.reading_twin import ReadingTwin
 from gantry_testing.store_world import TINY, StoreWorld
@@ -193,6 +194,37 @@ def test_what_is_lost_is_counted_from_the_queues() -> None:
     assert len(plan.rotten) == 1
     assert (plan.lost_messages, plan.cut_records) == (2, 0)
     assert not plan.is_lossless
+
+
+@pytest.mark.parametrize(("begin", "end"), [(10, 21), (0, 5), (30, 47)], ids=["middle", "first", "before last"])
+@pytest.mark.parametrize("is_last", [False, True], ids=["messages follow", "nothing follows"])
+def test_numbers_of_lost_messages_are_no_reason_to_build_a_queue_again(begin: int, end: int, is_last: bool) -> None:
+    """A start believes a queue whose first or last unit is a filler, and so does the plan."""
+    world = filled()
+    world.close()
+    world.fill_units(begin, end)
+    if is_last:
+        world.fill_units(47, 48, place=record(world, 250))
+
+    plan = plan_of(world)
+
+    assert plan.queues_rebuilt == []
+    agrees(plan, world.open())
+
+
+def test_numbers_of_messages_that_were_lost_before_are_not_lost_again() -> None:
+    """A filler has the place of the message behind it: only that message is in what is rotten."""
+    world = filled()
+    world.close()
+    world.fill_units(10, 21)
+    units = world.files("consumequeue/orders/0")[f"consumequeue/orders/0/{0:020d}"]
+    log_byte(world, UNIT.unpack_from(units, 21 * UNIT.size)[0] + 90, b"\0\0")
+    world.disk.remove(world.path("recovery-point.json"))
+
+    plan = plan_of(world)
+
+    assert len(plan.rotten) == 1
+    assert plan.lost_messages == 1
 
 
 def test_a_plan_for_a_store_in_use_says_what_a_crash_now_would_mean() -> None:

@@ -101,11 +101,12 @@ class DerivedPlanner:
         """How many messages the queues know that lie in what is rotten, or behind the end."""
         plan = self._plan
         for place in queue_places(self._disk, self._facts.root):
-            queue = QueueReader(self._disk, place, block_bytes=BLOCK_BYTES)
+            queue = QueueReader(self._disk, place)
             end = queue.end()
-            plan.lost_messages += end - queue.first_from(plan.end, end)
-            for begin, stop in plan.rotten:
-                plan.lost_messages += queue.first_from(stop, end) - queue.first_from(begin, end)
+            for begin, stop in [*plan.rotten, (plan.end, None)]:
+                last = end if stop is None else queue.first_from(stop, end)
+                lost = (queue.unit(offset) for offset in range(queue.first_from(begin, end), last))
+                plan.lost_messages += sum(not is_filler(unit) for unit in lost)
 
     def plan_index(self) -> None:
         """Whether the index is built again."""
