@@ -9,8 +9,8 @@ import pytest
 from gantry_client import BrokerAddress
 from pyspark_rocketmq.discovery import Discovery
 from pyspark_rocketmq.model import ReadFrom, Replica, TransportKind
+from pyspark_rocketmq.replica_view import Unreachable
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.base import Unreachable
 from pyspark_rocketmq.views import attempts
 
 FILE, HTTP, PULL = TransportKind.FILE, TransportKind.HTTP, TransportKind.PULL

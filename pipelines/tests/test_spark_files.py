@@ -26,7 +26,7 @@ from gantry_testing.store_world import StoreWorld
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.errors import DamagedRecord, DataLost, InvalidOption, NoReplica
 from pyspark_rocketmq.model import Bounds, QueueId, QueueRange, TransportKind
-from pyspark_rocketmq.transport.base import Gone, NotYet
+from pyspark_rocketmq.replica_view import Gone, NotYet
 from pyspark_rocketmq.transport.store import Store, topics_in
 
 ORDERS = QueueId("orders", BROKER, 0)

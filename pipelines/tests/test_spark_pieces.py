@@ -13,9 +13,9 @@ from gantry_store_files import FILLER_SIZE
 from gantry_wire.hashing import tags_code
 from pyspark_rocketmq.errors import DamagedRecord
 from pyspark_rocketmq.model import QueueId, QueueRange, Task, TransportKind
+from pyspark_rocketmq.replica_view import Bytes, Piece
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport import pieces
-from pyspark_rocketmq.transport.base import Bytes, Piece
 from pyspark_rocketmq.transport.pieces import UNIT, Units, log_pieces, place_of, runs_of
 
 A, B = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1)

@@ -10,8 +10,8 @@ from spark_kit.scripted_sidecar import Scripted, ScriptedSidecar
 from gantry_testing.ports import free_ports
 from pyspark_rocketmq.errors import InvalidOption, Refused
 from pyspark_rocketmq.model import TransportKind
+from pyspark_rocketmq.replica_view import Gone, NotYet, Unreachable, ViewError
 from pyspark_rocketmq.settings import ReadSettings, TlsFiles
-from pyspark_rocketmq.transport.base import Gone, NotYet, Unreachable, ViewError
 from pyspark_rocketmq.transport.sidecar import NoSuchQueue, Sidecar
 
 REASON = b'{"reason": "because"}'

@@ -16,8 +16,8 @@ from gantry_client.sync import Admin
 from gantry_wire.codes import ResponseCode
 from gantry_wire.structs import ready_structs
 from pyspark_rocketmq.errors import NoReplica, Refused
+from pyspark_rocketmq.replica_view import NotYet, Unreachable, ViewError
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.base import NotYet, Unreachable, ViewError
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from pyspark_rocketmq.brokers import patiently, ready
 from pyspark_rocketmq.consumer_groups import commit_offsets, group_offsets
 from pyspark_rocketmq.errors import DataLost, InvalidOption
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, Replica
+from pyspark_rocketmq.replica_view import Gone, Unreachable, View, ViewError
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.base import Gone, Unreachable, View, ViewError
 from pyspark_rocketmq.transport.store import topics_in
 from pyspark_rocketmq.views import Attempt, Opener, attempts
 

@@ -33,8 +33,8 @@ from pyspark_rocketmq.errors import DamagedRecord
 from pyspark_rocketmq.model import Task
 from pyspark_rocketmq.property_columns import PropertyColumns, cut_out, indices
 from pyspark_rocketmq.records import Damage, Records
+from pyspark_rocketmq.replica_view import Numbers, Piece
 from pyspark_rocketmq.schema import arrow_schema
-from pyspark_rocketmq.transport.base import Numbers, Piece
 
 UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of the unpacked bodies of one batch; the body that passes it is the batch's last."""

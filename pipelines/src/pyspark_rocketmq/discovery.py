@@ -14,8 +14,8 @@ from typing import Any, Final, final
 from pyspark_rocketmq.brokers import Brokers
 from pyspark_rocketmq.errors import Refused
 from pyspark_rocketmq.model import MASTER, ReadFrom, Replica
+from pyspark_rocketmq.replica_view import Unreachable, ViewError
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.base import Unreachable, ViewError
 from pyspark_rocketmq.transport.sidecar import Sidecars
 
 FRESH_S: Final = 5.0

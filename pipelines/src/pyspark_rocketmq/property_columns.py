@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gantry_wire.properties import RECORD_CRC, parse_properties
-from pyspark_rocketmq.transport.base import Bytes, Numbers
+from pyspark_rocketmq.replica_view import Bytes, Numbers
 
 _BITS_MAX: Final = 40
 """Names that are told apart by a bit each; sums of such bits cannot overflow."""

@@ -22,8 +22,8 @@ from pyspark_rocketmq.brokers import PAUSE_S, ready
 from pyspark_rocketmq.decode import decode
 from pyspark_rocketmq.errors import DamagedRecord, DataLost, NoReplica, Refused, RocketMQSourceError
 from pyspark_rocketmq.model import Replica, Task
+from pyspark_rocketmq.replica_view import Gone, View, ViewError
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.base import Gone, View, ViewError
 from pyspark_rocketmq.views import Opener, attempts
 from pyspark_rocketmq.worker import settled
 

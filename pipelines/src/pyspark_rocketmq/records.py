@@ -26,7 +26,7 @@ from gantry_wire.message import (
     RECORD_BYTES_MIN,
 )
 from pyspark_rocketmq.model import QueueId
-from pyspark_rocketmq.transport.base import Bytes, Expected, Numbers
+from pyspark_rocketmq.replica_view import Bytes, Expected, Numbers
 
 HEAD: Final = np.dtype(
     [

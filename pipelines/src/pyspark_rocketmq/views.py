@@ -10,8 +10,8 @@ from pyspark_rocketmq.brokers import Brokers
 from pyspark_rocketmq.discovery import Discovery
 from pyspark_rocketmq.errors import Refused
 from pyspark_rocketmq.model import Replica, Task, TransportKind
+from pyspark_rocketmq.replica_view import View, ViewError
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.base import View, ViewError
 from pyspark_rocketmq.transport.file import FileView
 from pyspark_rocketmq.transport.http import HttpView
 from pyspark_rocketmq.transport.pull import PullView

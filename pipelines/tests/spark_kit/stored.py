@@ -22,8 +22,8 @@ from gantry_wire.message import (
 )
 from gantry_wire.properties import KEYS, RECORD_CRC, TAGS, UNIQUE_KEY
 from pyspark_rocketmq.model import QueueId, QueueRange, Task, TransportKind
+from pyspark_rocketmq.replica_view import Expected, Piece
 from pyspark_rocketmq.schema import COLUMNS
-from pyspark_rocketmq.transport.base import Expected, Piece
 
 BROKER = "broker-a"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final, final
 
 from pyspark_rocketmq.model import Bounds, EpochStart, LogState, QueueId, Replica, Task, TransportKind
+from pyspark_rocketmq.replica_view import Bytes, Gone, NotYet, Piece
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.base import Bytes, Gone, NotYet, Piece
 from pyspark_rocketmq.transport.pieces import Units, log_pieces, place_of
 from pyspark_rocketmq.transport.store import Store
 

@@ -16,8 +16,8 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from pyspark_rocketmq.model import Bounds, EpochStart, LogState, QueueId, Replica, Task, TransportKind
+from pyspark_rocketmq.replica_view import Bytes, Gone, NotYet, Piece, Unreachable
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.base import Bytes, Gone, NotYet, Piece, Unreachable
 from pyspark_rocketmq.transport.pieces import UNIT, Units, log_pieces, place_of
 from pyspark_rocketmq.transport.sidecar import NoSuchQueue, Sidecars
 

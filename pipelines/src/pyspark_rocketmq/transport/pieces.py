@@ -23,8 +23,8 @@ from gantry_store_files import FILLER_SIZE, UNIT_BYTES
 from gantry_wire.message import RECORD_BYTES_MAX, RECORD_BYTES_MIN
 from pyspark_rocketmq.errors import DamagedRecord
 from pyspark_rocketmq.model import QueueId, QueueRange, Task
+from pyspark_rocketmq.replica_view import Bytes, Expected, Numbers, Piece, tag_codes
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.base import Bytes, Expected, Numbers, Piece, tag_codes
 
 UNIT: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 assert UNIT.itemsize == UNIT_BYTES

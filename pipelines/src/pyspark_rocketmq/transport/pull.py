@@ -26,8 +26,8 @@ from pyspark_rocketmq.brokers import Brokers
 from pyspark_rocketmq.errors import DamagedRecord
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, QueueRange, Replica, Task, TransportKind
 from pyspark_rocketmq.records import HEAD, gather
+from pyspark_rocketmq.replica_view import Expected, Gone, NotYet, Numbers, Piece, Unreachable
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.base import Expected, Gone, NotYet, Numbers, Piece, Unreachable
 
 ASKED_AT_ONCE: Final = 8
 """Questions under way."""

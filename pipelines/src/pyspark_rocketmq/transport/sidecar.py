@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from pyspark_rocketmq.errors import InvalidOption, Refused
+from pyspark_rocketmq.replica_view import Bytes, Gone, NotYet, Unreachable, ViewError
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.base import Bytes, Gone, NotYet, Unreachable, ViewError
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of an answer that is no range of the log."""

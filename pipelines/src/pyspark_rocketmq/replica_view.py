@@ -1,8 +1,9 @@
-"""What every way to a replica can do, and how it says that it cannot.
+"""The port through which the source reads one replica; ``transport`` has its three implementations.
 
-A view is one replica, looked at in one way. It answers questions about queues, and gives the records that a task wants
-as *pieces*: bytes with the places of records in them, and what each of these records has to be. It unpacks nothing and
-judges no record; `decode` does. What it gives never lies beyond min(confirmed, committed) of that replica.
+A view is one replica, read in one way: its files, ranges from its sidecar, or pulls. It answers questions about queues,
+and returns the records that a task wants as *pieces*: bytes, the places of records in them, and what each of these
+records has to be. It unpacks nothing and judges no record; `decode` does. It never reads beyond min(confirmed,
+committed) of the replica.
 
 Failures are three, since three different things follow from them: a replica that does not answer may do so in a moment,
 one that has not got so far yet will, and one that has the range no more never will again.
