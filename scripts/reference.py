@@ -243,7 +243,16 @@ def field_tables(**specs: Any) -> str:
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """The docstrings under the fields of a class."""
+    """The docstrings under the fields of a class, those that it inherits included."""
+    texts: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if not one.__module__.startswith(("builtins", "msgspec")):
+            texts |= own_field_texts(one)
+    return texts
+
+
+def own_field_texts(kind: type) -> dict[str, str]:
+    """The docstrings under the fields that a class itself defines."""
     [node] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(node, ast.ClassDef), "only classes have fields"
     return {
@@ -255,12 +264,17 @@ def field_texts(kind: type) -> dict[str, str]:
 
 def document_rows(kind: Any, path: str = "") -> Iterator[str]:
     """A row for each field of a document, and for those of what is in it."""
+    from gantry_status.broker_state import StatePart, optional_numbers
+
     of_class = getattr(kind, "cls", None)
     if of_class is not None and hasattr(kind, "fields"):
         texts = field_texts(of_class)
+        minus_one = optional_numbers(of_class) if issubclass(of_class, StatePart) else ()
         for name, field in ((name, field) for name in texts for field in kind.fields if field.name == name):
-            yield f"| `{path}{name}` | {kind_text(field.type)} | {texts[name].replace('|', chr(92) + '|')} |"
-            yield from document_rows(field.type, f"{path}{name}.")
+            shown, text = f"{path}{getattr(field, 'encode_name', name)}", texts[name].replace("|", chr(92) + "|")
+            what = "number, -1 if not known" if name in minus_one else kind_text(field.type)
+            yield f"| `{shown}` | {what} | {text} |"
+            yield from document_rows(field.type, f"{shown}.")
     for inner in getattr(kind, "types", ()):
         yield from document_rows(inner, path)
     if hasattr(kind, "item_type"):

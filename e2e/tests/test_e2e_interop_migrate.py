@@ -220,7 +220,7 @@ async def test_the_old_broker_can_take_over_again(tmp_path: Path) -> None:
             async with OrderClient(str(play.home / "store" / "control.sock")) as ours:
                 status = await ours.call(Drain(timeout_ms=5_000))
             log = ApacheBroker(peer.broker_address).log
-            await client_wait_until(lambda: ends_at(log, status.wrote), timeout_s=PATIENT_S)
+            await client_wait_until(lambda: ends_at(log, status.wrote or 0), timeout_s=PATIENT_S)
             await asyncio.to_thread(play.stop_ours)
             await asyncio.to_thread(again.stop, peers.ORDERLY_SECONDS_MAX)
             await asyncio.to_thread(peers.start_broker, "apache", nursery, play.theirs, "master-again")

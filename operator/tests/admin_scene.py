@@ -124,6 +124,7 @@ class BrokerChild:
         """Where its log ends now, as it says itself."""
         status = order_once(str(self.control), AskStatus())
         assert isinstance(status, HaStatus), "a status is answered with a status"
+        assert status.wrote is not None, "a broker that answers knows its log"
         return status.wrote
 
     def send(self, count: int, *, body: bytes = b"x" * 1000, **fields: str) -> list[dict[str, str]]:

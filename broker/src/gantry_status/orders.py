@@ -15,15 +15,18 @@ is refused, since a broker must not do half of what was meant; one in an answer 
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Final, final
 
 import msgspec
 
+from gantry_status.broker_state import UNKNOWN as UNKNOWN
+from gantry_status.broker_state import BrokerState, document_of
+from gantry_status.broker_state import HaRole as HaRole
+from gantry_status.broker_state import RangeState as RangeState
+from gantry_status.broker_state import SlaveState as SlaveState
+
 LINE_BYTES_MAX: Final = 1 << 20
 """Of one order or answer, its newline included. The longest real one, a status with all its slaves, has 10 KiB."""
-UNKNOWN: Final = -1
-"""Of an offset, or a number, that is not known."""
 
 Epoch = Annotated[int, msgspec.Meta(ge=1, le=(1 << 62) - 1)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
@@ -32,17 +35,6 @@ Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 Address = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 Name = Annotated[str, msgspec.Meta(max_length=300)]
 Numbers = Annotated[list[Number], msgspec.Meta(max_length=64)]
-
-
-class HaRole(StrEnum):
-    """What a broker is to its group."""
-
-    UNASSIGNED = "UNASSIGNED"
-    """Has a store and no role: registers nowhere, answers sends with 14."""
-    COMPARING = "COMPARING"
-    """Will be a master once enough slaves have said that they have nothing more: answers sends with 14."""
-    MASTER = "MASTER"
-    SLAVE = "SLAVE"
 
 
 # -- orders ------------------------------------------------------------------------------------------------------------
@@ -153,96 +145,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer"):
 
 
 @final
-class SlaveState(msgspec.Struct, frozen=True, kw_only=True):
-    """One slave that follows, as its master sees it."""
-
-    identity: str
-    broker_id: int
-    address: str = ""
-    """Where its clients find it."""
-    received: int = UNKNOWN
-    flushed: int = UNKNOWN
-    ack_age_ms: int = UNKNOWN
-
-
-@final
-class RangeState(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of the log that is missing, or whose loss was accepted."""
-
-    start: int
-    end: int
-    cause: str = ""
-    """Where it lies: all, head, middle or tail."""
-    accepted_ms: int = UNKNOWN
-    """When an operator accepted its loss, in milliseconds since 1970; -1 if nobody has."""
-
-
-@final
-class HaStatus(Answer, frozen=True, kw_only=True, tag="status"):
+class HaStatus(BrokerState, frozen=True, kw_only=True, tag_field="answer", tag="status"):
     """A broker at this moment. Offsets are the log's, numbers of brokers their own; -1 is unknown."""
-
-    role: HaRole
-    epoch: int = 0
-    """In which it has its role; 0 before it ever had one."""
-    promised_epoch: int = 0
-    broker_id: int = UNKNOWN
-    """Its own number, which it keeps when it is promoted."""
-    identity: str = ""
-    """The uuid of its store: who has which voice in an election."""
-    cluster: str = ""
-    broker_name: str = ""
-    address: str = ""
-    """Where its clients find it."""
-    ha_address: str = ""
-    """Where its slaves find it: what they are told to follow, once it is the master."""
-    begin: int = UNKNOWN
-    wrote: int = UNKNOWN
-    committed: int = UNKNOWN
-    flushed: int = UNKNOWN
-    acked: int = UNKNOWN
-    confirmed: int = UNKNOWN
-    dispatched: int = UNKNOWN
-    """Up to where its queues are built. A promotion waits for the rest."""
-    last_epoch: int = 0
-    """Of the last record in its log."""
-    electable: list[int] = []
-    """S: the slaves of ``epoch`` that may be promoted after it, as it was recorded; never the epoch's master."""
-    acks_needed: int = 0
-    """k: how many of them code 0 needs."""
-    slaves: list[SlaveState] = []
-    master: str = ""
-    """Whom it follows, or will follow."""
-    master_id: int = UNKNOWN
-    """The own number of the master of ``epoch``."""
-    trouble: str = ""
-    """Why it is not as it should be."""
-    epoch_start: int = UNKNOWN
-    """Where ``last_epoch`` begins."""
-    heard_ms: int = UNKNOWN
-    """For how long a slave has heard nothing of the master that it follows."""
-    granted_ms: int = UNKNOWN
-    """For how much longer a grant that it gave may count."""
-    peak_bytes_per_s: int = UNKNOWN
-    """At least what its log has grown by in any second of the last minute."""
-    is_whole: bool | None = None
-    """Whether everything that it ever acknowledged, to clients or to a master, is in its log; None if nobody knows."""
-    is_crash_safe: bool | None = None
-    """Whether what it acknowledges survives its process."""
-    is_draining: bool = False
-    is_withdrawn: bool = False
-    """Whether name servers are told that nothing can be sent here."""
-    may_acknowledge: bool = False
-    """Whether it holds a key to answer code 0."""
-    may_regain: bool = False
-    """Whether it has no role since its process ended, and nothing else: as far as it knows, it may have it again."""
-    is_regained: bool = False
-    """Whether it is a master that has been another process in the same epoch."""
-    missing: list[RangeState] = []
-    """Ranges of the log that were on its disk and are gone. Not empty, it takes no sends."""
-    accepted: list[RangeState] = []
-    """Ranges whose loss an operator has accepted."""
-    damaged_bytes: int = 0
-    """Of its log, known to hold no good record now. Among equals another member is elected."""
 
 
 @final
@@ -320,7 +224,7 @@ _ANSWERS: Final[msgspec.json.Decoder[AnyAnswer]] = msgspec.json.Decoder(AnyAnswe
 
 def encode(value: AnyOrder | AnyAnswer) -> bytes:
     """A line. JSON has no newline inside."""
-    line = _ENCODER.encode(value) + b"\n"
+    line = _ENCODER.encode(document_of(value) if isinstance(value, HaStatus) else value) + b"\n"
     assert len(line) <= LINE_BYTES_MAX, "whoever makes an order or answer keeps it short"
     return line
 

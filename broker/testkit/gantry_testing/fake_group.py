@@ -57,7 +57,7 @@ class FakeMember:
             begin=0,
             wrote=len(self.log),
             last_epoch=self.last_epoch,
-            electable=self.electable,
+            electable=tuple(self.electable),
             acks_needed=self.group.acks_needed,
             master_id=self.master_id,
             is_draining=self.is_draining,

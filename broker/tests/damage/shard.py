@@ -187,8 +187,7 @@ class Shard:
         own = statuses.get(self.master_number)
         if own is None or not own.may_regain or own.epoch != self.epoch:
             return False
-        place = (own.last_epoch, own.wrote)
-        return all((one.last_epoch, one.wrote) <= place for one in statuses.values())
+        return all(one.place <= own.place for one in statuses.values())
 
     async def _elect(self) -> str:
         promises = {}

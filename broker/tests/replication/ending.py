@@ -45,7 +45,7 @@ async def judge(
     ends = {queue: await queue_end(channel, queue) for queue in QUEUES}
     await channel.close()
     statuses = {member.number: await member.status() for member in group.members if member.is_up}
-    confirmed = min(statuses[master.number].confirmed, *(status.wrote for status in statuses.values()))
+    confirmed = min(statuses[master.number].confirmed or 0, *(status.wrote or 0 for status in statuses.values()))
     await group.stop()
     # What has expired since it was read is in the files no more.
     begin = int(log_files(master.store)[0].name)

@@ -177,8 +177,9 @@ class Supervisor:
         async with asyncio.timeout(patience_s):
             while True:
                 status = await self.wait_for(self.master, HaRole.MASTER)
-                near = {slave.broker_id for slave in status.slaves if slave.received >= status.wrote}
-                if followers <= near and status.confirmed >= status.wrote:
+                wrote = status.wrote or 0
+                near = {slave.number for slave in status.slaves if (slave.received or 0) >= wrote}
+                if followers <= near and (status.confirmed or 0) >= wrote:
                     return
                 await asyncio.sleep(POLL_S)
 

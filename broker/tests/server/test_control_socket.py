@@ -70,7 +70,7 @@ async def test_every_order_reaches_its_method_and_is_answered(client: OrderClien
 
     assert (status.role, status.wrote) == (HaRole.SLAVE, 1)
     assert (promised.epoch, promised.end) == (5, 1)
-    assert promoted.role is HaRole.MASTER and promoted.electable == [1, 3]
+    assert promoted.role is HaRole.MASTER and promoted.electable == (1, 3)
     assert drained.is_draining
     assert fenced.role is HaRole.UNASSIGNED and followed.role is HaRole.SLAVE
     assert member.ordered == [

@@ -151,7 +151,7 @@ async def test_a_killed_master_goes_on_in_its_epoch_with_all_that_it_had(tmp_pat
         word = await again.roles.regain(EPOCH)
 
         assert (word.role, word.epoch, word.last_epoch, word.wrote) == (HaRole.MASTER, EPOCH, EPOCH, end)
-        assert word.is_regained and word.electable == [2]
+        assert word.is_regained and word.electable == (2,)
         await wait_until(lambda: len(again.replication.acks) == 1 and again.replication.may_acknowledge())
         assert await code_of_a_send(again) == 0
         assert (await again.roles.regain(EPOCH)).role is HaRole.MASTER, "an order may come twice"

@@ -345,7 +345,7 @@ async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
             promised = await second.roles.promise(300, "test")
             assert (promised.end, promised.granted_ms) == (first.store.wrote, 0)
             status = await second.roles.promote(300, [1], False)
-            assert (status.role, status.epoch, status.electable) == (HaRole.MASTER, 300, [1])
+            assert (status.role, status.epoch, status.electable) == (HaRole.MASTER, 300, (1,))
             await first.roles.follow(300, second.settings.ha_address)
             await wait_until(lambda: not peer.channel.is_open)
         await follows(second, 1)

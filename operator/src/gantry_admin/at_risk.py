@@ -50,7 +50,7 @@ def acked_offset(status: Status, told: int | None, acks_needed: int) -> int | No
     received = sorted((slave.received for slave in status.slaves if slave.received is not None), reverse=True)
     needed = max(acks_needed, 1)
     seen = received[needed - 1] if len(received) >= needed else None
-    if told is None or told < 0:
+    if told is None:
         return seen
     if seen is None or acks_needed < 1 or status.confirmed is None:
         return told

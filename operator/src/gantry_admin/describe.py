@@ -20,12 +20,7 @@ from gantry_admin.lease_renewal import LeaseWord
 from gantry_admin.settings import HealthSettings
 from gantry_admin.watch import Look
 from gantry_status import LogRange, Status
-from gantry_status.orders import HaStatus, RangeState
-
-
-def known(number: int) -> int | None:
-    """-1 is how orders say that they do not know."""
-    return None if number < 0 else number
+from gantry_status.broker_state import BrokerState, RangeState
 
 
 def motion_document(look: Look, now_ns: int, settings: HealthSettings) -> BrokerMotion:
@@ -54,37 +49,28 @@ def lease_document(word: LeaseWord, now_ns: int) -> LeaseDocument:
     )
 
 
-def role_document(word: HaStatus) -> RoleDocument:
-    """What the broker said of itself."""
+def role_document(state: BrokerState) -> RoleDocument:
+    """What the broker reported about its role: the fields of its state that the document has."""
+    document = {name: getattr(state, name) for name in RoleDocument.model_fields}
     return RoleDocument(
-        role=word.role.value.lower(),
-        epoch=word.epoch,
-        promised_epoch=word.promised_epoch,
-        broker_id=known(word.broker_id),
-        identity=word.identity,
-        cluster=word.cluster,
-        broker_name=word.broker_name,
-        address=word.address,
-        ha_address=word.ha_address,
-        electable=list(word.electable),
-        acks_needed=word.acks_needed,
-        acked=known(word.acked),
-        dispatched=known(word.dispatched),
-        master=word.master or None,
-        trouble=word.trouble or None,
-        is_draining=word.is_draining,
-        may_acknowledge=word.may_acknowledge,
-        missing=_range_documents(word.missing),
-        accepted=_range_documents(word.accepted),
-        damaged_bytes=word.damaged_bytes,
+        **document
+        | {
+            "role": state.role.value.lower(),
+            "electable": list(state.electable),
+            "acks_needed": state.acks_needed or 0,
+            "master": state.master or None,
+            "trouble": state.trouble or None,
+            "missing": _range_documents(state.missing),
+            "accepted": _range_documents(state.accepted),
+        }
     )
 
 
-def missing_range_documents(status: Status | None, word: HaStatus | None) -> list[RangeDocument]:
+def missing_range_documents(status: Status | None, word: BrokerState | None) -> list[RangeDocument]:
     """The ranges that add up to the page's missing bytes: the broker's own list if it does, else the page's."""
     if status is None or not status.log_missing_bytes:
         return []
-    if word is not None and sum(one.end - one.start for one in word.missing) == status.log_missing_bytes:
+    if word is not None and word.missing_bytes == status.log_missing_bytes:
         return _range_documents(word.missing)
     return _range_documents(status.log_missing_ranges)
 
@@ -93,9 +79,9 @@ def _range_documents(ranges: Sequence[LogRange | RangeState]) -> list[RangeDocum
     return [RangeDocument(start=one.start, end=one.end) for one in ranges]
 
 
-def slave_documents(status: Status, word: HaStatus | None, now_ns: int) -> list[SlaveDocument]:
+def slave_documents(status: Status, word: BrokerState | None, now_ns: int) -> list[SlaveDocument]:
     """Numbers from the page, which are fresher; names from what the broker said."""
-    names = {slave.broker_id: slave for slave in word.slaves} if word is not None else {}
+    names = {slave.number: slave for slave in word.slaves} if word is not None else {}
     found = []
     for slave in status.slaves:
         name = names.get(slave.slave_id)

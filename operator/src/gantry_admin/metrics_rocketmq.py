@@ -28,7 +28,7 @@ def rocketmq_metrics(sidecar: Sidecar, shown: Shown | None) -> Iterator[Metric]:
     word, reading = sidecar.link.word.status, sidecar.reading
     assert reading is not None, "there is a page"
     own = [word.cluster if word is not None else "", reading.origin.broker_name]
-    dispatched = word.dispatched if word is not None and word.dispatched >= 0 else None
+    dispatched = None if word is None else word.dispatched
     yield from _runtime(reading.status, own, dispatched)
     yield _one("gantry_inventory_age_seconds", "Age of what is said of topics and groups.", [], [],
                None if shown is None else shown.age_s)  # fmt: skip

@@ -13,9 +13,9 @@ from typing import Final, final
 import msgspec
 
 from gantry_admin.peers import Peers
-from gantry_spec.heard import report_of
 from gantry_spec.observed import Report
 from gantry_spec.regaining import numbered
+from gantry_status.broker_state import view_of
 from gantry_status.orders import HaStatus
 
 ASK_TIMEOUT_S: Final = 2.0
@@ -36,7 +36,8 @@ class PeerRoles:
     async def now(self, own: HaStatus) -> dict[int, Report]:
         """By their numbers: those of the shard of ``own`` that have answered."""
         answers = await asyncio.gather(*(self._ask(url) for url in self._peers.words))
-        return numbered([(word.broker_id, _report(word)) for word in answers if word and _is_other(word, own)])
+        others = [word for word in answers if word is not None and _is_other(word, own)]
+        return numbered([view_of(word, Report, asked_ms=0, answered_ms=0) for word in others])
 
     async def _ask(self, url: str) -> HaStatus | None:
         try:
@@ -51,7 +52,3 @@ def _is_other(word: HaStatus, own: HaStatus) -> bool:
     """Whether it is another broker of the same shard."""
     is_shard = (word.cluster, word.broker_name) == (own.cluster, own.broker_name)
     return is_shard and word.broker_id != own.broker_id and word.identity != own.identity
-
-
-def _report(word: HaStatus) -> Report:
-    return report_of(msgspec.to_builtins(word), asked_ms=0, answered_ms=0)

@@ -18,14 +18,12 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
-import msgspec
-
 from gantry_admin.errors import Problem
 from gantry_admin.lease_keeper import KeptLease, LeaseError, LeaseKeeper
-from gantry_spec.heard import report_of
 from gantry_spec.observed import Report
 from gantry_spec.regaining import Alone, Regain, Rejoin, Stay, regained
 from gantry_status import orders
+from gantry_status.broker_state import view_of
 from gantry_status.order_client import Check
 from gantry_status.orders import AnyOrder, AskStatus, HaRole, HaStatus, Promised
 
@@ -127,9 +125,7 @@ class RoleRegaining:
 
 def _alone(own: HaStatus, kept: KeptLease | None, peers: dict[int, Report]) -> Alone:
     return Alone(
-        number=own.broker_id,
-        report=report_of(msgspec.to_builtins(own), asked_ms=0, answered_ms=0),
-        may_regain=own.may_regain,
+        report=view_of(own, Report, asked_ms=0, answered_ms=0),
         peers=peers,
         is_lease_read=kept is not None,
         record=None if kept is None else kept.record,

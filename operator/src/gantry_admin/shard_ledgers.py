@@ -24,7 +24,8 @@ from gantry_spec.ledger import Fault, Ledger, ledger_of
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import Flush, FlushMode, Replication
 from gantry_spec.manifest.quantities import Size
-from gantry_spec.observed import Member, ObservedLease, ObservedShard, Report, Role, SlaveAck
+from gantry_spec.observed import Member, ObservedLease, ObservedShard, Report, Role
+from gantry_status.broker_state import SlaveState
 
 
 def observed(status: StatusDocument, asked_ms: int) -> ObservedShard | None:
@@ -49,7 +50,7 @@ def observed(status: StatusDocument, asked_ms: int) -> ObservedShard | None:
         confirmed=status.confirmed,
         slaves=slaves,
         electable=electable,
-        acks_recorded=said.acks_needed,
+        acks_needed=said.acks_needed,
         master_id=said.broker_id,
         is_draining=said.is_draining,
         is_crash_safe=None if status.buffer is None else status.buffer.is_crash_safe,
@@ -65,8 +66,8 @@ def observed(status: StatusDocument, asked_ms: int) -> ObservedShard | None:
     return ObservedShard(number=0, lease=lease, members=(Member(number=said.broker_id, report=report),))
 
 
-def _ack(slave: SlaveDocument) -> SlaveAck:
-    return SlaveAck(
+def _ack(slave: SlaveDocument) -> SlaveState:
+    return SlaveState(
         number=slave.slave_id, identity=slave.identity or "", received=slave.received, flushed=slave.flushed
     )
 

@@ -176,7 +176,7 @@ class Sidecar:
         if reading is None:
             return None
         told = None if word is None else word.acked
-        return acked_offset(reading.status, told, 0 if word is None else word.acks_needed)
+        return acked_offset(reading.status, told, 0 if word is None else word.acks_needed or 0)
 
     def risks(self) -> tuple[AtRisk, ...]:
         """What would be lost now."""

@@ -12,7 +12,7 @@ import click
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
-from gantry_cli.ha_documents import MembersDocument, MoveDocument
+from gantry_cli.ha_documents import MoveDocument, members_document
 from gantry_cli.ha_group import CannotMove, Member
 from gantry_cli.ha_move import Move
 from gantry_cli.ha_orders import accept_loss, demote, drain, explain_order, fence, flush, follow, promise
@@ -85,7 +85,7 @@ def status(paths: Sequence[Path], form: Form) -> None:
     """
     with waiting("asking the members"):
         members = asyncio.run(_look(paths))
-    show(form, MembersDocument(members=members), lambda: group_text(members))
+    show(form, members_document(members), lambda: group_text(members))
     if any(one.status is None for one in members):
         raise click.exceptions.Exit(1)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gantry_cli.ha_group import Member
 from gantry_cli.ha_steps import Step
+from gantry_status.broker_state import document_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +14,20 @@ class MembersDocument:
     """`gantry ha status`: a group."""
 
     members: list[Member]
+
+
+def members_document(members: list[Member]) -> dict[str, object]:
+    """The same, with -1 for what the brokers do not know."""
+    return {
+        "members": [
+            {
+                "path": one.path,
+                "status": None if one.status is None else document_of(one.status),
+                "failure": one.failure,
+            }
+            for one in members
+        ]
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

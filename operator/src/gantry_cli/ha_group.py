@@ -43,7 +43,7 @@ class Member:
 
     @property
     def number(self) -> int:
-        return UNKNOWN if self.status is None else self.status.broker_id
+        return UNKNOWN if self.status is None or self.status.broker_id is None else self.status.broker_id
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class Reached:
 
     @property
     def number(self) -> int:
-        return self.status.broker_id
+        return Member(self.path, self.status).number
 
     @property
     def name(self) -> str:
@@ -71,8 +71,8 @@ class Reached:
 
     @property
     def place(self) -> tuple[int, int]:
-        """How far its log is: a newer epoch is further than any length."""
-        return self.status.last_epoch, self.status.wrote
+        """How far its log is."""
+        return self.status.place
 
 
 @final
@@ -103,7 +103,7 @@ class Group:
         Its last digits are the winner's number. So two promotions that know nothing of each other, at one moment or
         with different members, never begin the same epoch with two masters.
         """
-        known = max(above, *(number for one in self.reached for number in _epochs(one.status)))
+        known = max(above, *(number for one in self.reached for number in one.status.epochs))
         return (known // EPOCH_STRIDE + 1) * EPOCH_STRIDE + winner % EPOCH_STRIDE
 
     @property
@@ -156,7 +156,7 @@ def group_of(
     newest = [one for one in reached if one.status.epoch == epoch]
     master = next((one for one in newest if one.status.role is HaRole.MASTER), None)
     said = newest if master is None else [master]
-    leaders = {one.status.master_id for one in said if one.status.master_id != UNKNOWN}
+    leaders = {one.status.master_id for one in said if one.status.master_id is not None}
     if master is not None:
         leaders = {master.number}
     elif not leaders and old_master is not None:
@@ -167,7 +167,7 @@ def group_of(
         remedy = "name all slaves that there are, and the master: --electable NUMBER for each"
         raise CannotMove("nobody has recorded who may be promoted", remedy)
     # More slaves than there are, or fewer acks than are needed, ask for more promises, never for fewer.
-    acks_needed = min((one.status.acks_needed for one in said if one.status.acks_needed > 0), default=0)
+    acks_needed = min((one.status.acks_needed for one in said if one.status.acks_needed), default=0)
     everybody = frozenset(named) or electable | leaders
     # Without acks a master waits for the grants of all of S, so a dead master would stop its successor. It can be left
     # out, as no slave can: nobody is able to elect it by what is recorded now.
@@ -176,10 +176,6 @@ def group_of(
     left_out = silent_leaders if is_asynchronous and not named else frozenset()
     is_unasked = is_asynchronous and bool(leaders) and not recorded - leaders
     return Group(reached, silent, epoch, electable, everybody, acks_needed, master, left_out, is_unasked)
-
-
-def _epochs(status: HaStatus) -> tuple[int, int, int]:
-    return status.epoch, status.promised_epoch, status.last_epoch
 
 
 def _refuse_mixture(reached: Sequence[Reached]) -> None:

@@ -101,7 +101,7 @@ class Move:
             fenced = await client.call(Fence(epoch=epoch))
         promises = await self._gather_promises([one for one in group.reached if one != master], epoch)
         won = next((promise for promise in promises if promise.broker_id == target.number), None)
-        if won is None or (won.last_epoch, won.end) < (fenced.last_epoch, fenced.wrote):
+        if won is None or (won.last_epoch, won.end) < fenced.place:
             why = "has not promised" if won is None else f"ends at {won.end}, the master at {fenced.wrote}"
             again = group.next_epoch(master.number, epoch)
             await self._promote(group, master, again, "the role goes back", is_forced=False)
@@ -123,7 +123,7 @@ class Move:
         async with self._steps.step("catch up", target, f"to {drained.wrote}"):
             while True:
                 status = await self._clients[target.path].call(AskStatus(), timeout_s=LOOK_TIMEOUT_S)
-                if (status.last_epoch, status.wrote) >= (drained.last_epoch, drained.wrote):
+                if status.place >= drained.place:
                     return
                 if time.monotonic() > deadline:
                     here, there = (f"{one.wrote} of epoch {one.last_epoch}" for one in (status, drained))

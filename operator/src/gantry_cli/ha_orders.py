@@ -16,6 +16,7 @@ from gantry_cli.output import Form, output_option
 from gantry_cli.output import show as show_form
 from gantry_cli.progress import waiting
 from gantry_remoting import split_address
+from gantry_status.broker_state import document_of
 from gantry_status.order_client import order_once
 from gantry_status.orders import (
     AcceptLoss,
@@ -75,7 +76,10 @@ def give(path: Path, order: AnyOrder) -> HaStatus | Promised:
 
 def show(answer: HaStatus | Promised, form: Form) -> None:
     """Print what a broker has answered."""
-    show_form(form, answer, lambda: promised_text(answer) if isinstance(answer, Promised) else status_text(answer))
+    if isinstance(answer, Promised):
+        show_form(form, answer, lambda: promised_text(answer))
+    else:
+        show_form(form, document_of(answer), lambda: status_text(answer))
 
 
 @click.command(

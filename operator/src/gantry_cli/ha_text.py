@@ -10,13 +10,14 @@ from gantry_cli.ha_group import CannotMove, Member, group_of
 from gantry_cli.ha_steps import Moved, Step
 from gantry_cli.tables import table
 from gantry_cli.text import bytes_text, time_text
-from gantry_status.orders import UNKNOWN, HaRole, HaStatus, Promised, SlaveState
+from gantry_status.orders import HaRole, HaStatus, Promised, SlaveState
 
 
 def group_text(members: Sequence[Member]) -> Iterator[RenderableType]:
     """The screen of `gantry ha status`, part by part."""
     answers = [one for one in members if one.status is not None]
-    end = max((one.status.wrote for one in answers if one.status is not None), default=UNKNOWN)
+    ends = [one.status.wrote for one in answers if one.status is not None and one.status.wrote is not None]
+    end = max(ends, default=None)
     columns = ("member", "role", "epoch", "wrote", "flushed", "acked", "confirmed", "last epoch", "follows", "socket")
     if answers:
         yield table("Members", columns, (_member_row(one, end) for one in answers), right=columns[2:8])
@@ -46,7 +47,8 @@ def notes(member: Member) -> Iterator[str]:
         yield f"{member.name}: log data is missing: \\[{lost.start}, {lost.end}) ({lost.cause})"
     for lost in status.accepted:
         extent = f"\\[{lost.start}, {lost.end}) ({lost.cause})"
-        yield f"{member.name}: accepted loss: {extent}, {time_text(lost.accepted_ms)}"
+        when = "" if lost.accepted_ms is None else f", {time_text(lost.accepted_ms)}"
+        yield f"{member.name}: accepted loss: {extent}{when}"
     if status.is_draining:
         yield f"{member.name} is drained: it takes no sends until it is promoted, follows or is fenced"
     if status.role is HaRole.MASTER and not status.may_acknowledge:
@@ -99,7 +101,7 @@ def _role(status: HaStatus) -> str:
     return status.role.value.lower()
 
 
-def _member_row(member: Member, end: int) -> tuple[str, ...]:
+def _member_row(member: Member, end: int | None) -> tuple[str, ...]:
     status = member.status
     assert status is not None, "only who has answered has a row"
     return (
@@ -116,16 +118,16 @@ def _member_row(member: Member, end: int) -> tuple[str, ...]:
     )
 
 
-def _slave_row(slave: SlaveState, end: int) -> tuple[str, ...]:
-    age = "-" if slave.ack_age_ms == UNKNOWN else f"{slave.ack_age_ms} ms ago"
-    return (str(slave.broker_id), slave.address or "-", _behind(slave.received, end), _behind(slave.flushed, end), age)
+def _slave_row(slave: SlaveState, end: int | None) -> tuple[str, ...]:
+    age = "-" if slave.ack_age_ms is None else f"{slave.ack_age_ms} ms ago"
+    return (str(slave.number), slave.address or "-", _behind(slave.received, end), _behind(slave.flushed, end), age)
 
 
-def _offset(value: int) -> str:
-    return "-" if value == UNKNOWN else str(value)
+def _offset(value: int | None) -> str:
+    return "-" if value is None else str(value)
 
 
-def _behind(value: int, end: int) -> str:
-    if value == UNKNOWN or end in (UNKNOWN, value):
+def _behind(value: int | None, end: int | None) -> str:
+    if value is None or end is None or end == value:
         return _offset(value)
     return f"{value} (-{bytes_text(end - value)})"

@@ -110,9 +110,10 @@ class Migration:
             status, log = await self._look()
             self._check_following(status)
             # Queues are built beside the copy, and a promotion waits for them: what has none is not here yet.
-            copied, total = max(0, status.dispatched - log.begin), log.end - log.begin
+            dispatched = -1 if status.dispatched is None else status.dispatched
+            copied, total = max(0, dispatched - log.begin), log.end - log.begin
             self._show(rates.look(copied, total))
-            if total - copied <= LEVEL_BYTES and not status.trouble and status.confirmed >= 0:
+            if total - copied <= LEVEL_BYTES and not status.trouble and status.confirmed is not None:
                 return
             await asyncio.sleep(PROGRESS_S)
 
@@ -172,11 +173,12 @@ class Migration:
             await asyncio.sleep(STILL_S)
             log = await self._old.log()
             status = await self.status()
-            if log == before and log.is_still and status.wrote >= log.end:
+            wrote = -1 if status.wrote is None else status.wrote
+            if log == before and log.is_still and wrote >= log.end:
                 break
             before = log
-        if status.wrote > log.end:
-            reason = f"our broker's log ends at {status.wrote}, the old one's at {log.end}"
+        if wrote > log.end:
+            reason = f"our broker's log ends at {wrote}, the old one's at {log.end}"
             raise CannotMigrate(reason, "this must not be: see its log, and take an empty --data")
         await self._ours.call(Flush())
         self._tell(f"{self._since()} our broker has all of its log on disk, to {log.end}")
@@ -207,7 +209,7 @@ class Migration:
         # Before the order: whatever ends our broker from now on, it must not come back as the old one's slave.
         self._home.write_conf(master_conf(self._home.read_conf()), "our broker is the master now")
         status = await self._promoted()
-        if status.wrote < end:
+        if status.wrote is None or status.wrote < end:
             raise CannotMigrate(f"our broker begins at {status.wrote}, and {end} was expected", "see its log")
         self._tell(f"{self._since()} our broker is the master, in epoch {self.record.epoch}")
         await self._routed(status)

@@ -113,7 +113,7 @@ class ActionExecutor:
         after, known = await self._brokers.status(shard, member), self._surroundings.empty_end(shard)
         if after is None or not after.is_draining:
             raise OrderRefused(f"member {member} of shard {shard} does not report that it is drained")
-        if after.wrote != known:
+        if after.wrote is None or after.wrote != known:
             raise OrderRefused(f"a message has come to shard {shard}: its log ends at {after.wrote}, not {known}")
         self._surroundings.closed(shard)
 
@@ -150,6 +150,6 @@ def check_promotion(epoch: int, expected: Expected, status: HaStatus) -> None:
         return
     if expected.continues and (status.role, status.epoch) != (HaRole.MASTER, expected.continues):
         raise OrderRefused(f"it was to go on as the master of epoch {expected.continues}, and is {status.role}")
-    if (status.last_epoch, status.wrote) < (expected.last_epoch, expected.end):
+    if status.place < (expected.last_epoch, expected.end):
         named = f"it was named for a log that ends at {expected.end} of epoch {expected.last_epoch}"
         raise OrderRefused(f"{named}, and ends at {status.wrote} of epoch {status.last_epoch} now")

@@ -18,7 +18,8 @@ import msgspec
 
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import FlushMode
-from gantry_spec.observed import ObservedShard, Report, Role, SlaveAck
+from gantry_spec.observed import ObservedShard, Report, Role
+from gantry_status.broker_state import SlaveState
 
 BANDS: Final = ((0, "none"), (64 << 10, "64Ki"), (1 << 20, "1Mi"), (16 << 20, "16Mi"), (256 << 20, "256Mi"))
 
@@ -158,14 +159,14 @@ def _acknowledged(spec: Spec, report: Report, acks_needed: int) -> int | None:
     return min(known) if len(known) == len(ends) else None
 
 
-def _replicated(slaves: tuple[SlaveAck, ...], electable: set[int]) -> int | None:
+def _replicated(slaves: tuple[SlaveState, ...], electable: set[int]) -> int | None:
     """How far the furthest slave is that may be promoted. Without any, nothing is elsewhere, which is a fact."""
     received = [one.received for one in slaves if one.number in electable]
     known = [one for one in received if one is not None]
     return max(known, default=None if received else 0)
 
 
-def _second(slaves: tuple[SlaveAck, ...], electable: set[int]) -> int | None:
+def _second(slaves: tuple[SlaveState, ...], electable: set[int]) -> int | None:
     """The same without the furthest."""
     received = [one.received for one in slaves if one.number in electable]
     known = sorted((one for one in received if one is not None), reverse=True)

@@ -18,15 +18,9 @@ from typing import final
 import msgspec
 
 from gantry_spec.lease import LeaseRecord
+from gantry_status.broker_state import BrokerState, HaRole
 
-
-class Role(StrEnum):
-    """What a broker says it is; the words are those of its status."""
-
-    UNASSIGNED = "UNASSIGNED"
-    COMPARING = "COMPARING"
-    MASTER = "MASTER"
-    SLAVE = "SLAVE"
+Role = HaRole
 
 
 class Process(StrEnum):
@@ -57,102 +51,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @final
-class SlaveAck(Part, frozen=True):
-    """One slave as its master sees it."""
-
-    number: int
-    identity: str = ""
-    received: int | None = None
-    flushed: int | None = None
-
-
-@final
-class Report(Part, frozen=True):
-    """What one broker has said about itself."""
+class Report(BrokerState, frozen=True, kw_only=True):
+    """The state of one broker, and when it was true."""
 
     asked_ms: int
     answered_ms: int
     boot_id: str = ""
-    """Of the process that said it, by the name that whoever runs it has for it."""
-
-    role: Role = Role.UNASSIGNED
-    epoch: int = 0
-    """In which it has, or had, its role."""
-
-    promised_epoch: int = 0
-    identity: str = ""
-    """The uuid of its store."""
-
-    last_epoch: int = 0
-    """Of the end of its log."""
-
-    epoch_start: int | None = None
-    """Where `last_epoch` begins."""
-
-    wrote: int | None = None
-    committed: int | None = None
-    flushed: int | None = None
-    acked: int | None = None
-    """Up to where as many slaves have it as are needed; unknown before any of this epoch is."""
-
-    confirmed: int | None = None
-    slaves: tuple[SlaveAck, ...] = ()
-    """Of a master."""
-
-    electable: tuple[int, ...] = ()
-    """Who may be promoted after the last reign that it knows, as it was recorded on its disk."""
-
-    acks_recorded: int | None = None
-    """How many of these an acknowledgement of that reign needs."""
-
-    master_id: int | None = None
-    """The master of that reign."""
-
-    ha_address: str = ""
-    """Where its slaves would find it."""
-
-    master_address: str = ""
-    """Whom it follows."""
-
-    heard_ms: int | None = None
-    """For how long a slave has heard nothing of its master."""
-
-    granted_ms: int | None = None
-    """For how much longer a grant that it gave may count."""
-
-    is_whole: bool | None = None
-    """Whether everything that it has ever acknowledged, to clients or to a master, is in its log. True after a clean
-    stop and after a crash that has lost nothing; False after a start that may have lost bytes, until it has followed a
-    master again and has all that this one had."""
-
-    missing_bytes: int = 0
-    """Of its log, that were on its disk and are gone: it is no master for others before that is made good."""
-
-    damaged_bytes: int = 0
-    """Of its log, known to hold no good record and not healed yet: among equals another one is elected."""
-
-    is_draining: bool = False
-    is_withdrawn: bool = False
-    """Whether clients can send nothing to it, and are told so; its log may go on."""
-
-    is_crash_safe: bool | None = None
-    """Whether what is only in the write buffer survives its process."""
-
-    peak_bytes_per_s: int | None = None
-    """More than it has taken in any second lately."""
+    """Of the process that reported, by the name that whoever runs it has for it."""
 
     disk_free_bytes: int | None = None
-    trouble: str = ""
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """How far its log is: a newer epoch is further than any length."""
-        return self.last_epoch, -1 if self.wrote is None else self.wrote
-
-    @property
-    def epochs(self) -> tuple[int, int, int]:
-        """All that a new one must be greater than."""
-        return self.epoch, self.promised_epoch, self.last_epoch
 
 
 @final

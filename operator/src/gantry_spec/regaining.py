@@ -35,11 +35,7 @@ from gantry_spec.observed import Report, Role
 class Alone(NamedTuple):
     """What the one beside a broker without a role knows."""
 
-    number: int
     report: Report
-    may_regain: bool
-    """Whether the broker would take its role again, as far as it knows itself."""
-
     peers: Mapping[int, Report]
     """Of its shard, by their numbers: those that have answered just now."""
 
@@ -74,12 +70,12 @@ def regained(alone: Alone) -> Regain | Rejoin | Stay:
     report = alone.report
     if report.role is not Role.UNASSIGNED:
         return Stay(f"it is {report.role}")
-    if not alone.may_regain:
+    if report.broker_id is None or not report.may_regain:
         return Stay("it may not have its role again by itself")
     newer = [number for number, peer in alone.peers.items() if max(peer.epochs) > report.epoch]
     if newer:
         return Stay(f"members {sorted(newer)} know a newer epoch than {report.epoch}")
-    is_master = report.master_id == alone.number
+    is_master = report.master_id == report.broker_id
     why = why_lease_differs(alone) if alone.is_lease_read else ""
     if why:
         return Stay(why)
@@ -97,11 +93,11 @@ def why_lease_differs(alone: Alone) -> str:
         return "nobody is named in the Lease"
     if (reign.epoch, reign.master) != (report.epoch, report.master_id):
         return f"the Lease names member {reign.master} in epoch {reign.epoch}"
-    if reign.master != alone.number:
+    if reign.master != alone.report.broker_id:
         return ""
     if reign.identity != report.identity or report.place < (reign.last_epoch, reign.end):
         return f"the store that was named for epoch {reign.epoch} had more, or was another one"
-    if (sorted(reign.numbers), reign.acks_needed) != (sorted(report.electable), report.acks_recorded):
+    if (sorted(reign.numbers), reign.acks_needed) != (sorted(report.electable), report.acks_needed):
         return f"epoch {reign.epoch} has other slaves by the Lease"
     return ""
 
@@ -120,7 +116,7 @@ def why_too_few(alone: Alone) -> str:
     report = alone.report
     if not report.electable:
         return "the Lease cannot be read, and it has no slaves that could object"
-    needed = report.acks_recorded or len(report.electable)
+    needed = report.acks_needed or len(report.electable)
     here = sorted(number for number in report.electable if _is_of(alone, number))
     if len(here) >= needed:
         return ""
@@ -130,7 +126,7 @@ def why_too_few(alone: Alone) -> str:
 def _is_of(alone: Alone, number: int) -> bool:
     """Whether a peer is in the very epoch with this master, and so not a disk that has forgotten what it promised."""
     peer = alone.peers.get(number)
-    return peer is not None and (peer.epoch, peer.master_id) == (alone.report.epoch, alone.number)
+    return peer is not None and (peer.epoch, peer.master_id) == (alone.report.epoch, alone.report.broker_id)
 
 
 def _leads(peer: Report, epoch: int) -> bool:
@@ -146,7 +142,11 @@ def _followed(alone: Alone) -> Rejoin | Stay:
     return Rejoin(report.epoch, master.ha_address)
 
 
-def numbered(reports: Sequence[tuple[int, Report]]) -> dict[int, Report]:
-    """By number. Of two that say the same number neither is believed."""
-    numbers = [number for number, _ in reports]
-    return {number: report for number, report in reports if numbers.count(number) == 1}
+def numbered(reports: Sequence[Report]) -> dict[int, Report]:
+    """By number. Of two that report the same number neither is believed."""
+    numbers = [report.broker_id for report in reports]
+    return {
+        report.broker_id: report
+        for report in reports
+        if report.broker_id is not None and numbers.count(report.broker_id) == 1
+    }

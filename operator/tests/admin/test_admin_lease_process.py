@@ -52,6 +52,7 @@ def lease_options(server: FakeApiServer, folder: Path) -> list[str]:
 def put_record(server: FakeApiServer, broker: BrokerChild) -> None:
     """The Lease names this broker."""
     word = word_of(broker)
+    assert word.broker_id is not None
     server.put(record_with(EPOCH, word.broker_id, word.identity, duration_ms=DURATION_MS))
 
 

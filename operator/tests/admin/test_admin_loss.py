@@ -22,7 +22,9 @@ def page(missing_bytes: int | None = 500) -> Status:
 
 
 def word(missing: list[RangeState]) -> HaStatus:
-    return HaStatus(role=HaRole.COMPARING, missing=missing, accepted=[RangeState(start=7, end=9)], damaged_bytes=42)
+    return HaStatus(
+        role=HaRole.COMPARING, missing=tuple(missing), accepted=(RangeState(start=7, end=9),), damaged_bytes=42
+    )
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_a_master_that_is_killed_goes_on_though_nobody_decides(tmp_path: Path, r
         wait_for(group.acknowledges, "sends are acknowledged again")
         word = group.word(MASTER)
         assert (word.role, word.epoch, word.last_epoch, word.is_regained) == (HaRole.MASTER, EPOCH, EPOCH, True)
-        assert word.wrote > end
+        assert word.wrote is not None and end is not None and word.wrote > end
         assert group.word(SLAVE).epoch == EPOCH
 
 
@@ -214,7 +214,7 @@ def test_where_the_lease_can_be_read_it_says_who_is_the_master(tmp_path: Path, i
 
 OWN: Final = HaStatus(
     role=HaRole.UNASSIGNED, epoch=EPOCH, promised_epoch=EPOCH, broker_id=MASTER, identity="store-1",
-    cluster="shop", broker_name="orders-0", wrote=5_000, last_epoch=EPOCH, electable=[SLAVE], acks_needed=1,
+    cluster="shop", broker_name="orders-0", wrote=5_000, last_epoch=EPOCH, electable=(SLAVE,), acks_needed=1,
     master_id=MASTER, may_regain=True,
 )  # fmt: skip
 PEER: Final = Report(

@@ -154,7 +154,7 @@ class Ours:
                     raise OrderRefused("epoch 9 was promised to another master")
                 assert world.home.read_conf()["brokerRole"] == "ASYNC_MASTER", "it would come back as a slave"
                 role, epoch = HaRole.MASTER, order.epoch
-            dispatched = min(wrote, world.status.dispatched + world.built)
+            dispatched = min(wrote or 0, (world.status.dispatched or 0) + world.built)
             world.status = HaStatus(
                 role=role, wrote=wrote, confirmed=wrote, dispatched=dispatched, epoch=epoch, address="ours"
             )
@@ -246,7 +246,7 @@ async def test_queues_are_built_before_writes_are_stopped(home: Home) -> None:
 
     await world.migration().catch_up()
 
-    assert world.status.dispatched >= world.end - LEVEL_BYTES - 100
+    assert (world.status.dispatched or 0) >= world.end - LEVEL_BYTES - 100
     assert world.calls >= 8
 
 

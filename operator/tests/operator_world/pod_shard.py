@@ -73,13 +73,13 @@ class PodShard(Fleet):
                 *("acked", "confirmed", "ha_address", "heard_ms", "granted_ms", "peak_bytes_per_s", "master_id"),
             )
         }
-        acks = self.acks_needed if report.acks_recorded is None else report.acks_recorded
+        acks = self.acks_needed if report.acks_needed is None else report.acks_needed
         return own | {
             "role": str(report.role),
             "broker_id": member,
             "broker_name": broker_name(self.group, self.number),
             "cluster": cluster_name(self.group),
-            "master": report.master_address,
+            "master": report.master,
             "electable": list(report.electable),
             "acks_needed": acks,
             "slaves": [

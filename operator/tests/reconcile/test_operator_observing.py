@@ -27,7 +27,7 @@ from gantry_spec.lease_annotations import lease_annotations
 from gantry_spec.manifest.annotations import Wanted
 from gantry_spec.manifest.reading import group_of
 from gantry_spec.observed import Disk, LastWord, Process, Report
-from gantry_status.orders import AnyOrder
+from gantry_status.orders import AnyOrder, HaRole
 
 HERE = Machine()
 SILENT = Machine(is_reachable=False)
@@ -174,7 +174,7 @@ def test_a_broker_that_answers_runs_whatever_kubelet_has_said() -> None:
     assert memory.believed(Process.STOPPED) is Process.STOPPED
 
     for boot_id, asked_ms, believed in (("u", 99, "Stopped"), ("v", 200, "Stopped"), ("u", 200, "Unknown")):
-        memory.report = Report(asked_ms=asked_ms, answered_ms=asked_ms, boot_id=boot_id)
+        memory.report = Report(role=HaRole.UNASSIGNED, asked_ms=asked_ms, answered_ms=asked_ms, boot_id=boot_id)
         assert memory.believed(Process.STOPPED) == believed
 
     memory.take_process(pods.Life(Process.STOPPED, "u/1/b"), "u", 300)

@@ -14,14 +14,15 @@ from gantry_spec import actions as act
 from gantry_spec.gate import contract_kept, may, may_lose
 from gantry_spec.ledger import Fault, Ledger, band_of, ledger_of
 from gantry_spec.manifest.group import Spec
-from gantry_spec.observed import Role, SlaveAck
+from gantry_spec.observed import Role
+from gantry_status.broker_state import SlaveState
 
 ASYNC: dict[str, Any] = {"replication": {"mode": "Async"}}
 
 
 def ledger(spec: Spec | None = None, *, received: int | None = 9_000, acks_needed: int = 0, **master: Any) -> Ledger:
     """Of a shard with one slave: [flushed 7000, committed 8000, received 9000, wrote 10000)."""
-    slaves = (SlaveAck(number=2, identity="store-2", received=received),)
+    slaves = (SlaveState(number=2, identity="store-2", received=received),)
     said: dict[str, Any] = {"committed": 8_000, "flushed": 7_000, "slaves": slaves} | master
     shard = with_report(healthy(acks_needed=acks_needed), 1, **said)
     return ledger_of(spec or spec_with(**ASYNC), shard, NOW_MS)
@@ -51,7 +52,7 @@ def test_what_was_not_acknowledged_is_not_at_risk() -> None:
 
 def test_a_second_slave_covers_the_loss_of_the_first() -> None:
     """What only the furthest slave has is what its loss puts at risk."""
-    slaves = (SlaveAck(number=2, received=9_000), SlaveAck(number=3, received=6_000))
+    slaves = (SlaveState(number=2, received=9_000), SlaveState(number=3, received=6_000))
     shard = with_report(healthy(slaves=2, acks_needed=0), 1, slaves=slaves)
 
     assert at_risk(ledger_of(spec_with(**ASYNC, slaves=2), shard, NOW_MS))["slave"] == 4_000

@@ -21,7 +21,8 @@ from gantry_spec import actions as act
 from gantry_spec.decide import decide
 from gantry_spec.lease import Goal
 from gantry_spec.manifest.group import Spec
-from gantry_spec.observed import Member, ObservedShard, SlaveAck, Wish
+from gantry_spec.observed import Member, ObservedShard, Wish
+from gantry_status.broker_state import SlaveState
 
 TWO = {"slaves": 2}
 
@@ -53,7 +54,7 @@ def test_a_master_is_drained_before_its_role_moves() -> None:
 
 def test_the_role_moves_when_a_slave_has_everything() -> None:
     """Not a byte before."""
-    acks = (SlaveAck(number=2, identity="store-2", received=9_000),)
+    acks = (SlaveState(number=2, identity="store-2", received=9_000),)
     behind = with_report(wished(healthy()), 1, is_draining=True, slaves=acks)
     complete = with_report(wished(healthy()), 1, is_draining=True)
 
@@ -83,7 +84,7 @@ def test_the_one_who_was_wanted_is_named_among_equals() -> None:
 
 def test_clients_do_not_wait_for_a_slave_that_is_far_behind() -> None:
     """It catches up first; then the master is drained."""
-    acks = (SlaveAck(number=2, identity="store-2", received=0),)
+    acks = (SlaveState(number=2, identity="store-2", received=0),)
     shard = with_report(wished(healthy(wrote=100 << 20)), 1, slaves=acks)
 
     assert decided(shard) == []
@@ -126,10 +127,10 @@ def _swapped(member: Member) -> Member:
     """Member 1 as 2 and 2 as 1."""
     number, report = 3 - member.number, member.report
     assert report is not None, "both have reported"
-    acks = tuple(SlaveAck(number=1, identity="store-1", received=10_000) for _ in report.slaves)
+    acks = tuple(SlaveState(number=1, identity="store-1", received=10_000) for _ in report.slaves)
     said: dict[str, Any] = {"identity": f"store-{number}", "ha_address": f"{number}.example:10912", "slaves": acks}
-    if report.master_address:
-        said["master_address"] = "2.example:10912"
+    if report.master:
+        said["master"] = "2.example:10912"
     return msgspec.structs.replace(member, number=number, report=msgspec.structs.replace(report, **said))
 
 
@@ -146,7 +147,7 @@ def outdated(shard: ObservedShard, *numbers: int) -> ObservedShard:
 def test_slaves_are_restarted_first_and_the_farthest_behind_before_others() -> None:
     """One at a time; the master's role moves when they are done."""
     shard = outdated(healthy(slaves=2), 1, 2, 3)
-    acks = tuple(SlaveAck(number=one, identity=f"store-{one}", received=10_000 - one) for one in (2, 3))
+    acks = tuple(SlaveState(number=one, identity=f"store-{one}", received=10_000 - one) for one in (2, 3))
     shard = with_report(shard, 1, slaves=acks, acked=9_998, confirmed=9_998)
 
     [restart] = decided(shard, spec=spec_with(**TWO))
@@ -158,7 +159,7 @@ def test_slaves_are_restarted_first_and_the_farthest_behind_before_others() -> N
 def test_the_next_slave_waits_until_the_last_is_in_sync_again() -> None:
     """Or two would be away at once."""
     shard = outdated(healthy(slaves=2), 1, 2)
-    acks = (SlaveAck(number=2, identity="store-2", received=10_000),)
+    acks = (SlaveState(number=2, identity="store-2", received=10_000),)
     shard = with_report(shard, 1, slaves=acks)
 
     assert decided(shard, spec=spec_with(**TWO)) == []
@@ -264,10 +265,17 @@ def test_a_shard_that_is_scaled_away_is_withdrawn_before_it_is_emptied() -> None
 
 def test_a_slave_that_is_behind_gets_the_rest_before_it_goes() -> None:
     """The shard is withdrawn already; what waits for just this slave is answered first."""
-    shard = with_report(outdated(healthy(), 2), 1, is_draining=True, slaves=(SlaveAck(2, "store-2", 9_000, 9_000),))
+    shard = with_report(
+        outdated(healthy(), 2),
+        1,
+        is_draining=True,
+        slaves=(SlaveState(number=2, identity="store-2", received=9_000, flushed=9_000),),
+    )
 
     assert "member 2 gets the rest before it is restarted" in reasons(shard)
-    held = with_report(shard, 1, is_draining=True, slaves=(SlaveAck(2, "store-2", 10_000, 10_000),))
+    held = with_report(
+        shard, 1, is_draining=True, slaves=(SlaveState(number=2, identity="store-2", received=10_000, flushed=10_000),)
+    )
     assert [type(one) for one in decided(held)] == [act.Restart]
 
 

@@ -28,10 +28,13 @@ from gantry_spec.regaining import Alone, Regain, Rejoin, Stay, numbered, regaine
 
 EPOCH: Final = 3_000
 OWN: Final = Report(
-    asked_ms=0, answered_ms=0, epoch=EPOCH, promised_epoch=EPOCH, last_epoch=EPOCH, identity="store-1", wrote=5_000,
-    electable=(2, 3), acks_recorded=1, master_id=1, ha_address="one:10912",
+    asked_ms=0, answered_ms=0, role=Role.UNASSIGNED, broker_id=1, may_regain=True,
+    epoch=EPOCH, promised_epoch=EPOCH, last_epoch=EPOCH, identity="store-1", wrote=5_000,
+    electable=(2, 3), acks_needed=1, master_id=1, ha_address="one:10912",
 )  # fmt: skip
-SLAVE: Final = msgspec.structs.replace(OWN, role=Role.SLAVE, identity="store-2", wrote=4_000, ha_address="two:10912")
+SLAVE: Final = msgspec.structs.replace(
+    OWN, role=Role.SLAVE, broker_id=2, identity="store-2", wrote=4_000, ha_address="two:10912"
+)
 REIGN: Final = Reign(
     epoch=EPOCH, master=1, identity="store-1", electable=(Voice(2), Voice(3)), acks_needed=1, last_epoch=2_000, end=100
 )
@@ -42,7 +45,7 @@ def alone(*, peers: dict[int, Report] | None = None, **changes: Any) -> Alone:
     """A master that was killed, the API server being away, one of its two slaves there."""
     own = {name: changes.pop(name) for name in tuple(changes) if name in Report.__struct_fields__}
     known = Alone(
-        number=1, report=msgspec.structs.replace(OWN, **own), may_regain=True,
+        report=msgspec.structs.replace(OWN, **own),
         peers={2: SLAVE} if peers is None else peers, is_lease_read=False,
     )  # fmt: skip
     return known._replace(**changes)
@@ -82,9 +85,9 @@ def test_with_a_slave_that_has_promised_nobody_else_the_master_goes_on() -> None
         (alone(peers={2: slave(), 3: slave(epoch=EPOCH + 1_000)}), "newer epoch"),
         (alone(peers={2: slave(wrote=5_001)}), "more than this log"),
         (alone(peers={2: slave(), 3: slave(role=Role.MASTER)}), "are masters"),
-        (alone(acks_recorded=0), "must answer"),
-        (alone(acks_recorded=2), "must answer"),
-        (alone(electable=(), acks_recorded=0), "could object"),
+        (alone(acks_needed=0), "must answer"),
+        (alone(acks_needed=2), "must answer"),
+        (alone(electable=(), acks_needed=0), "could object"),
     ],
     ids=["broker", "role", "nobody", "no-voice", "older", "elsewhere", "promised", "other-promised", "moved-on",
          "longer", "master", "no-acks", "two-acks", "lonely"],
@@ -125,7 +128,7 @@ def test_a_slave_follows_its_master_again_where_that_is_one() -> None:
     """In the very epoch, and where the Lease, if it is read, has no other."""
     master = msgspec.structs.replace(OWN, role=Role.MASTER)
     mine = slave(role=Role.UNASSIGNED)
-    known = Alone(number=2, report=mine, may_regain=True, peers={1: master}, is_lease_read=False)
+    known = Alone(report=mine, peers={1: master}, is_lease_read=False)
 
     assert regained(known) == Rejoin(EPOCH, "one:10912")
     assert regained(known._replace(is_lease_read=True, record=NAMED)) == Rejoin(EPOCH, "one:10912")
@@ -137,7 +140,8 @@ def test_a_slave_follows_its_master_again_where_that_is_one() -> None:
 
 def test_two_that_say_the_same_number_are_not_believed() -> None:
     """One of them is somebody else."""
-    assert numbered([(2, SLAVE), (3, SLAVE), (2, OWN)]) == {3: SLAVE}
+    two, three = (msgspec.structs.replace(SLAVE, broker_id=number) for number in (2, 3))
+    assert numbered([two, three, msgspec.structs.replace(OWN, broker_id=2)]) == {3: three}
 
 
 @given(st.integers(1, 5), st.integers(0, 5), st.data())
@@ -146,9 +150,9 @@ def test_who_answers_leaves_no_quorum_to_a_newer_epoch(slaves: int, acks: int, d
     acks = min(acks, slaves)
     electable = tuple(range(2, 2 + slaves))
     here = data.draw(st.sets(st.sampled_from(electable)))
-    peers = {number: slave(electable=electable, acks_recorded=acks) for number in here}
+    peers = {number: slave(electable=electable, acks_needed=acks) for number in here}
 
-    found = regained(alone(electable=electable, acks_recorded=acks, peers=peers))
+    found = regained(alone(electable=electable, acks_needed=acks, peers=peers))
 
     left = slaves - len(here)
     assert isinstance(found, Regain) == (left < promises_needed(slaves, acks))

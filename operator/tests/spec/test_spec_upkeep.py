@@ -25,7 +25,8 @@ from spec_world.looks import (
 from gantry_spec import actions as act
 from gantry_spec.decide import decide
 from gantry_spec.lease import EPOCH_STRIDE, Voice
-from gantry_spec.observed import Disk, ObservedShard, Process, Role, SlaveAck, Wish
+from gantry_spec.observed import Disk, ObservedShard, Process, Role, Wish
+from gantry_status.broker_state import SlaveState
 
 NEXT = EPOCH + EPOCH_STRIDE
 ASYNC: dict[str, Any] = {"replication": {"mode": "Async"}}
@@ -82,7 +83,7 @@ def test_a_role_stays_where_it_is_while_the_lease_cannot_be_read() -> None:
 
 def empty(number: int, **other: Any) -> Any:
     """A member that has nothing, and no role."""
-    nothing: dict[str, Any] = {"epoch": 0, "promised_epoch": 0, "last_epoch": 0, "master_address": "", "heard_ms": None}
+    nothing: dict[str, Any] = {"epoch": 0, "promised_epoch": 0, "last_epoch": 0, "master": "", "heard_ms": None}
     return member_of(number, report_of(number, wrote=0, role=Role.UNASSIGNED, **nothing), **other)
 
 
@@ -120,7 +121,7 @@ def test_a_group_comes_back_from_its_volumes_by_an_election() -> None:
     """The newest epoch on any disk is outvoted, and a new one is above all of them."""
     shard = with_record(healthy(), None)
     for number in (1, 2):
-        shard = with_report(shard, number, role=Role.UNASSIGNED, master_id=1, electable=(2,), acks_recorded=1)
+        shard = with_report(shard, number, role=Role.UNASSIGNED, master_id=1, electable=(2,), acks_needed=1)
     shard = with_report(shard, 2, promised_epoch=8_002)
 
     [take] = decided(shard)
@@ -134,7 +135,7 @@ def lost_volumes(*empties: int, acks_needed: int = 1) -> ObservedShard:
     """A shard of three without a Lease, some of whose volumes are empty."""
     shard = with_record(healthy(slaves=2, acks_needed=acks_needed), None)
     for number in (1, 2, 3):
-        known = {"master_id": 1, "electable": (2, 3), "acks_recorded": acks_needed}
+        known = {"master_id": 1, "electable": (2, 3), "acks_needed": acks_needed}
         nothing = {"wrote": 0, "epoch": 0, "last_epoch": 0, "promised_epoch": 0, "identity": f"new-{number}"}
         shard = with_report(shard, number, role=Role.UNASSIGNED, **(nothing if number in empties else known))
     return shard
@@ -194,7 +195,7 @@ def test_the_one_who_was_named_is_promoted() -> None:
 def test_an_old_master_that_returns_follows() -> None:
     """Whatever it believes."""
     shard = with_record(healthy(), record_of(1, (2,)))
-    shard = with_report(shard, 2, role=Role.MASTER, epoch=1_000, promised_epoch=1_000, master_address="")
+    shard = with_report(shard, 2, role=Role.MASTER, epoch=1_000, promised_epoch=1_000, master="")
 
     assert decided(shard) == [act.Follow(shard=0, member=2, epoch=EPOCH, master=ADDRESS.format(1))]
 
@@ -202,8 +203,8 @@ def test_an_old_master_that_returns_follows() -> None:
 def test_a_replaced_store_has_a_voice_when_it_has_everything() -> None:
     """All that the master had when the new store came: below that is whatever the old one has acknowledged."""
 
-    def acked(received: int) -> tuple[SlaveAck, ...]:
-        return (SlaveAck(number=2, identity="store-new", received=received),)
+    def acked(received: int) -> tuple[SlaveState, ...]:
+        return (SlaveState(number=2, identity="store-new", received=received),)
 
     shard = with_report(healthy(), 2, identity="store-new")
     [first] = decided(with_report(shard, 1, slaves=acked(4_000), confirmed=4_000))

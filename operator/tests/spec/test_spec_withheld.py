@@ -20,7 +20,8 @@ from gantry_spec.decide import decide, group
 from gantry_spec.decide import sleeping as asleep
 from gantry_spec.gate import ALLOWED
 from gantry_spec.lease import Goal
-from gantry_spec.observed import Observed, ObservedShard, Process, Role, SlaveAck, Wish
+from gantry_spec.observed import Observed, ObservedShard, Process, Role, Wish
+from gantry_status.broker_state import SlaveState
 
 EXAMPLES = int(os.environ.get("GANTRY_SIMULATION_SEEDS", "60"))
 MOVES = (act.TakeLease, act.Crown, act.SetElectable, act.Promote, act.Resume, act.Restart, act.Drain)
@@ -95,7 +96,12 @@ def test_a_group_goes_to_sleep_in_safe_order() -> None:
     """Sends are refused; everybody holds everything; an epoch is taken for the same master; then all stop."""
     assert [type(one) for one in decided(sleeping(healthy()))] == [act.Withdraw]
 
-    behind = with_report(drained(healthy()), 1, is_draining=True, slaves=(SlaveAck(2, "store-2", 9_000, 9_000),))
+    behind = with_report(
+        drained(healthy()),
+        1,
+        is_draining=True,
+        slaves=(SlaveState(number=2, identity="store-2", received=9_000, flushed=9_000),),
+    )
     assert "members [2] do not hold everything yet" in waits(sleeping(behind))
     unflushed = with_report(drained(healthy()), 1, is_draining=True, flushed=9_999)
     assert "member 1 has not everything on its disk yet" in waits(sleeping(unflushed))

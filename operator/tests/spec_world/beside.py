@@ -47,9 +47,7 @@ class Beside:
         }
         is_read = fleet.reach(number, "api")
         return Alone(
-            number=number,
             report=broker.report(fleet.now_ms, fleet.now_ms, PEAK_RECORDS_PER_S * RECORD_BYTES),
-            may_regain=broker.may_regain,
             peers=peers,
             is_lease_read=is_read,
             record=fleet.lease if is_read else None,

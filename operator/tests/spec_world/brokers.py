@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
-from gantry_spec.observed import Report, Role, SlaveAck
+from gantry_spec.observed import Report, Role
+from gantry_status.broker_state import SlaveState
 
 RECORD_BYTES: Final = 1 << 20
 GRANT_MS: Final = 3_000
@@ -248,6 +249,8 @@ class Broker:
             answered_ms=now_ms,
             boot_id=f"{self.number}-{self.boot}",
             role=self.role,
+            broker_id=self.number,
+            may_regain=self.may_regain,
             epoch=store.epoch,
             promised_epoch=store.promised,
             identity=store.identity,
@@ -259,16 +262,16 @@ class Broker:
             acked=None if acked is None or not is_master else acked * RECORD_BYTES,
             confirmed=wrote if not self.acks_needed else None if acked is None else acked * RECORD_BYTES,
             slaves=tuple(
-                SlaveAck(number=number, identity=identity, received=end * RECORD_BYTES, flushed=None)
+                SlaveState(number=number, identity=identity, received=end * RECORD_BYTES, flushed=None)
                 for number, (identity, end) in sorted(self.acks.items())
             )
             if is_master
             else (),
             electable=store.electable,
-            acks_recorded=store.acks_recorded,
+            acks_needed=store.acks_recorded,
             master_id=store.master_id,
             ha_address=self.address,
-            master_address=self.master,
+            master=self.master,
             heard_ms=None if self.heard_at_ms is None else now_ms - self.heard_at_ms,
             granted_ms=max(0, self.gave_until_ms - now_ms),
             is_whole=store.is_whole,

@@ -9,7 +9,8 @@ import msgspec
 from gantry_spec.lease import Goal, LeaseRecord, Reign, Voice
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.reading import group_of
-from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Report, Role, SlaveAck
+from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Report, Role
+from gantry_status.broker_state import SlaveState
 
 NOW_MS: Final = 1_000_000
 EPOCH: Final = 3_000
@@ -37,7 +38,7 @@ def report_of(number: int, *, wrote: int, role: Role = Role.SLAVE, master: int =
         "committed": wrote,
         "flushed": wrote,
         "ha_address": ADDRESS.format(number),
-        "master_address": ADDRESS.format(master) if role is Role.SLAVE else "",
+        "master": ADDRESS.format(master) if role is Role.SLAVE else "",
         "heard_ms": 50 if role is Role.SLAVE else None,
         "granted_ms": 3_000 if role is Role.SLAVE else 0,
         "is_whole": True,
@@ -80,7 +81,7 @@ def healthy(
 ) -> ObservedShard:
     """A shard in which all is well."""
     numbers = tuple(range(2, slaves + 2))
-    acks = tuple(SlaveAck(number=one, identity=f"store-{one}", received=wrote, flushed=wrote) for one in numbers)
+    acks = tuple(SlaveState(number=one, identity=f"store-{one}", received=wrote, flushed=wrote) for one in numbers)
     said = {"acked": wrote if acks_needed else None, "confirmed": wrote, "slaves": acks} | master
     values: dict[str, Any] = {"wrote": wrote, "role": Role.MASTER} | said
     members = [member_of(1, report_of(1, **values), acks_needed=acks_needed)]

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 
 from gantry_admin.audit import write_audit
-from gantry_admin.describe import known, role_document
+from gantry_admin.describe import role_document
 from gantry_admin.documents import RoleDocument
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Caller, Scope
@@ -28,6 +27,7 @@ from gantry_admin.order_documents import (
 from gantry_admin.routes.common import BEARER, TheSidecar, allow, needs, refusals
 from gantry_admin.sidecar import Sidecar
 from gantry_spec.executor import Expected, check_promotion
+from gantry_status.broker_state import UNKNOWN, document_of
 from gantry_status.order_client import Check
 from gantry_status.orders import (
     AnyOrder,
@@ -84,8 +84,7 @@ async def role_now(
     motion = sidecar.motion()
     if motion.state in ("gone", "ended", "absent"):
         raise Problem(503, f"nobody would answer: {motion.reason}")
-    answer: dict[str, Any] = msgspec.to_builtins(await sidecar.link.order(AskStatus(), timeout_s=timeout_ms / 1000))
-    return answer
+    return document_of(_state(await sidecar.link.order(AskStatus(), timeout_s=timeout_ms / 1000)))
 
 
 @router.post("/promise", responses=ORDER_REFUSALS)
@@ -96,8 +95,8 @@ async def promise(
     answer = await _order(request, sidecar, caller, AskPromise(epoch=body.epoch, to=body.to), timeout_ms)
     assert isinstance(answer, Promised), "the client compares kinds"
     return PromisedDocument(
-        epoch=answer.epoch, identity=answer.identity, broker_id=known(answer.broker_id),
-        last_epoch=answer.last_epoch, end=known(answer.end), granted_ms=answer.granted_ms,
+        epoch=answer.epoch, identity=answer.identity, broker_id=_known(answer.broker_id),
+        last_epoch=answer.last_epoch, end=_known(answer.end), granted_ms=answer.granted_ms,
     )  # fmt: skip
 
 
@@ -178,6 +177,14 @@ async def _order(
         write_audit(request, caller, what, on, outcome, reason)
 
 
+def _known(number: int) -> int | None:
+    return None if number == UNKNOWN else number
+
+
 def _role(answer: HaStatus | Promised) -> RoleDocument:
+    return role_document(_state(answer))
+
+
+def _state(answer: HaStatus | Promised) -> HaStatus:
     assert isinstance(answer, HaStatus), "the client compares kinds"
-    return role_document(answer)
+    return answer

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-import msgspec
-
 from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
 from gantry_cli.local.child import Child
@@ -21,9 +19,9 @@ from gantry_cli.local.clock import machine_boot
 from gantry_cli.local.state import GroupState, MemberRecord
 from gantry_cli.local.whole_file import write_whole
 from gantry_spec.broker_conf import Place, broker_conf, conf_text, template_of
-from gantry_spec.heard import Besides, report_of
 from gantry_spec.manifest import Spec
 from gantry_spec.observed import Disk, Member, Process, Report
+from gantry_status.broker_state import view_of
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, OrderError
 
@@ -167,9 +165,7 @@ class LocalMember:
             return
         if self.broker.boot_id != boot_id:
             return
-        answered_ms, besides = self._now_ms(), Besides(boot_id=boot_id)
-        values = msgspec.to_builtins(status)
-        self.report = report_of(values, asked_ms=asked_ms, answered_ms=answered_ms, besides=besides)
+        self.report = view_of(status, Report, asked_ms=asked_ms, answered_ms=self._now_ms(), boot_id=boot_id)
         self.record.identity, self.is_answering = self.report.identity, True
 
     def _look_at_disk(self) -> None:

@@ -67,7 +67,7 @@ def _adopt(view: View, member: Member, report: Report) -> Crown:
         master=member.number,
         identity=report.identity,
         electable=_voices(reports, report.electable),
-        acks_needed=member.acks_needed if report.acks_recorded is None else report.acks_recorded,
+        acks_needed=member.acks_needed if report.acks_needed is None else report.acks_needed,
     )
     goal = Goal(why=f"member {member.number} is the master already")
     record = LeaseRecord(epoch=report.epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
@@ -101,7 +101,7 @@ def _last_reign(view: View, reports: dict[int, Report]) -> Reign:
     furthest = max(reports, key=lambda number: (reports[number].place, -number))
     master = furthest if newest.master_id is None else newest.master_id
     electable = newest.electable or tuple(number for number in reports if number != master)
-    known = [one for one in (newest.acks_recorded, view.members[furthest].acks_needed) if one]
+    known = [one for one in (newest.acks_needed, view.members[furthest].acks_needed) if one]
     told = {number: report for number, report in reports.items() if not _is_empty(report)}
     return Reign(
         epoch=max(newest.epoch, newest.last_epoch),

@@ -105,7 +105,7 @@ def gather(view: View, master: Report) -> list[Action]:
             continue
         if member.number not in view.spec.members and member.number not in view.record.members:
             continue
-        follows = (report.role, report.epoch, report.master_address)
+        follows = (report.role, report.epoch, report.master)
         if follows == (Role.SLAVE, view.reign.epoch, master.ha_address) and master.ha_address:
             continue
         shard, epoch = view.shard.number, view.reign.epoch

@@ -1,4 +1,4 @@
-"""What a broker says of its role: one look at its parts, put into the words of orders. Pure."""
+"""The state of a broker, collected from its parts. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.server.roles.regaining import why_not_regained
 from gantry_broker.store.loss import LossRecord, describe_missing
-from gantry_status.orders import UNKNOWN, HaRole, HaStatus, RangeState, SlaveState
+from gantry_status.orders import HaRole, HaStatus, RangeState, SlaveState
 
 if TYPE_CHECKING:
     from gantry_broker.server.roles.roles import Roles
@@ -51,7 +51,6 @@ def status_of(roles: Roles) -> HaStatus:
     # A broker alone has no replica to heal damage. In a group members heal each other, and must not lose their votes.
     is_alone = roles.role is not HaRole.SLAVE and not [number for number in electable if number != master_id]
     history = replication.store.history
-    peak = replication.peak.bytes_per_s(store.wrote)
     missing = "" if replication.may_acknowledge() or not replication.is_leading else replication.missing()
     return HaStatus(
         role=roles.role,
@@ -67,20 +66,20 @@ def status_of(roles: Roles) -> HaStatus:
         wrote=store.wrote,
         committed=store.committed,
         flushed=store.flushed,
-        acked=UNKNOWN if store.acked is None else store.acked,
+        acked=store.acked,
         confirmed=follower.confirmed if follower is not None else store.confirmed,
         dispatched=store.dispatched,
         last_epoch=history.epoch,
-        electable=[number for number in electable if number != master_id],
+        electable=tuple(number for number in electable if number != master_id),
         acks_needed=settings.ha.acks_needed if record.is_master or record.acks_needed < 0 else record.acks_needed,
-        slaves=_slaves(roles) if roles.role is HaRole.MASTER else [],
+        slaves=_slaves(roles) if roles.role is HaRole.MASTER else (),
         master=record.master if roles.role is HaRole.SLAVE else "",
         master_id=master_id,
         trouble=trouble or missing,
-        epoch_start=history.epochs[-1].start if history.epochs else UNKNOWN,
-        heard_ms=UNKNOWN if replication.heard_ms is None else replication.heard_ms,
+        epoch_start=history.epochs[-1].start if history.epochs else None,
+        heard_ms=replication.heard_ms,
         granted_ms=replication.granted_ms,
-        peak_bytes_per_s=UNKNOWN if peak is None else peak,
+        peak_bytes_per_s=replication.peak.bytes_per_s(store.wrote),
         is_whole=False if is_alone and store.guard.damaged else roles.wholeness.is_whole,
         is_crash_safe=store.pool_status.is_crash_safe,
         is_draining=roles.is_draining,
@@ -88,16 +87,16 @@ def status_of(roles: Roles) -> HaStatus:
         may_acknowledge=roles.role is HaRole.MASTER and replication.may_acknowledge(),
         may_regain=not why_not_regained(roles.remembered),
         is_regained=roles.is_regained and roles.role is HaRole.MASTER,
-        missing=[RangeState(start=lost.start, end=lost.end, cause=lost.cause.value) for lost in loss.missing],
-        accepted=[
+        missing=tuple(RangeState(start=lost.start, end=lost.end, cause=lost.cause.value) for lost in loss.missing),
+        accepted=tuple(
             RangeState(start=one.start, end=one.end, cause=one.cause.value, accepted_ms=one.accepted_ms)
             for one in loss.accepted
-        ],
+        ),
         damaged_bytes=sum(damage.end - damage.start for damage in store.guard.damaged),
     )
 
 
-def _slaves(roles: Roles) -> list[SlaveState]:
+def _slaves(roles: Roles) -> tuple[SlaveState, ...]:
     server = roles.replication.server
     now = asyncio.get_running_loop().time()
     addresses: dict[str, str] = {}
@@ -105,14 +104,14 @@ def _slaves(roles: Roles) -> list[SlaveState]:
         session = stream.session
         if isinstance(session, MasterSession) and session.hello is not None:
             addresses[session.hello.store_uuid] = session.hello.address
-    return [
+    return tuple(
         SlaveState(
             identity=slave.identity,
-            broker_id=slave.broker_id,
+            number=slave.broker_id,
             address=addresses.get(slave.identity, ""),
             received=slave.received,
             flushed=slave.flushed,
             ack_age_ms=int((now - slave.acked_at) * 1000),
         )
         for slave in roles.replication.acks
-    ]
+    )
