@@ -264,7 +264,7 @@ def own_field_texts(kind: type) -> dict[str, str]:
 
 def document_rows(kind: Any, path: str = "") -> Iterator[str]:
     """A row for each field of a document, and for those of what is in it."""
-    from gantry_status.broker_state import StatePart, optional_numbers
+    from gantry_status.broker_state import UNKNOWN, StatePart, optional_numbers
 
     of_class = getattr(kind, "cls", None)
     if of_class is not None and hasattr(kind, "fields"):
@@ -272,7 +272,8 @@ def document_rows(kind: Any, path: str = "") -> Iterator[str]:
         minus_one = optional_numbers(of_class) if issubclass(of_class, StatePart) else ()
         for name, field in ((name, field) for name in texts for field in kind.fields if field.name == name):
             shown, text = f"{path}{getattr(field, 'encode_name', name)}", texts[name].replace("|", chr(92) + "|")
-            what = "number, -1 if not known" if name in minus_one else kind_text(field.type)
+            is_minus_one = name in minus_one or field.default == UNKNOWN
+            what = "number, -1 if not known" if is_minus_one else kind_text(field.type)
             yield f"| `{shown}` | {what} | {text} |"
             yield from document_rows(field.type, f"{shown}.")
     for inner in getattr(kind, "types", ()):

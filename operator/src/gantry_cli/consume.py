@@ -17,7 +17,7 @@ from gantry_cli.documents import MessageDocument
 from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
 from gantry_cli.group_reading import Membership, group_messages
-from gantry_cli.options import name_server_option, run
+from gantry_cli.options import name_server_option, refuse_ignored, run
 from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.reading import Delivery, TopicReader
 from gantry_cli.round_trip import READER_GROUP
@@ -140,6 +140,7 @@ def consume(
         raise Mistyped(str(error)) from error
     write: Write = line_text if verbose else body_text
     if form.is_document:
+        refuse_ignored(f"with --output {form}, which holds all of it", ignored={"verbose"})
         write = lambda message: record_text(form, message_document(message))  # noqa: E731 -- one of three ways to write
     wish = Wish(topic=topic, group=group, start=start, tags=wanted, count=count, follow=follow, write=write)
     run(_until_interrupted(_consume(name_server, wish)), name_server)

@@ -14,7 +14,7 @@ from gantry_cli.errors import Absent, Mistyped
 from gantry_cli.examples import examples
 from gantry_cli.group_look import describe, list_groups, members, running
 from gantry_cli.group_move import clone, reset
-from gantry_cli.options import name_server_option, run
+from gantry_cli.options import name_server_option, refuse_ignored, run
 from gantry_cli.output import Form, output_option, show
 from gantry_cli.progress import Tell, count_progress
 from gantry_cli.text import count_text, time_text
@@ -146,6 +146,8 @@ def resend(
     """
     if not is_from_dead_letters:
         raise Mistyped("what shall be sent again? write --from-dead-letters")
+    if form.is_document:
+        refuse_ignored(f"with --output {form}, which is one document", ignored={"verbose"})
     fault = reader_fault(name)
     if fault is not None:
         raise Mistyped(f"no group can be called {fault}")
@@ -155,7 +157,7 @@ def resend(
     )  # fmt: skip
     with count_progress("sending again") as tell:
         # On a terminal a line for each message is progress enough.
-        work = _resend(name_server, wish, is_verbose=verbose and not form.is_document, tell=tell)
+        work = _resend(name_server, wish, is_verbose=verbose, tell=tell)
         tally = run(work, name_server)
     show(form, _document(tally, wish), lambda: [Text(_text(tally, wish))])
 

@@ -9,6 +9,7 @@ import sys
 from typing import Final, NamedTuple, NoReturn
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from gantry_cli.errors import failures_as_exit_codes
@@ -167,6 +168,8 @@ def cli(ctx: click.Context, log_level: str, credentials: str | None, signature: 
     Exit codes: 0 done, 1 it could not be done, 2 the command was typed wrongly, 3 what was asked for is not there,
     130 interrupted; see docs/exit-codes.md. Every failure is one line on standard error with its remedy.
     """
+    if credentials is None and ctx.get_parameter_source("signature") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--signature has no effect without --credentials: give both, or leave it out")
     ctx.meta.update({"gantry.credentials": credentials, "gantry.signature": signature})
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
 

@@ -16,7 +16,7 @@ from gantry_cli.examples import examples
 from gantry_cli.migrate_plan import Migrating, Outcome, Typed
 from gantry_cli.migrate_record import Home
 from gantry_cli.migrate_source import CannotMigrate
-from gantry_cli.options import name_server_option
+from gantry_cli.options import name_server_option, refuse_ignored
 from gantry_cli.output import Form, output_option, print_document
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -85,6 +85,8 @@ def migrate(name_server: str, data: Path, options: Sequence[str], abort: bool, f
     Exit codes: 0 done, 1 it could not be done and says how things are, 2 the command was typed wrongly,
     130 Ctrl-C, and the old broker goes on.
     """
+    if abort:
+        refuse_ignored("with --abort, which changes the old broker back", ignored={"dry_run"})
     wish = Typed(name_server=name_server, home=Home(data), options=_options(options), **typed)
     try:
         outcome = asyncio.run(_until_signal(_migrate(wish, abort=abort, quiet=form.is_document)))

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gantry_cli.errors import CliError, explain
 from gantry_cli.progress import waiting
@@ -43,6 +44,21 @@ def data_option(command: F) -> F:
         show_default=True,
         help="Directory of the local stack.",
     )(command)
+
+
+def refuse_ignored(mode: str, *, ignored: Container[str] | None = None, used: Container[str] = ()) -> None:
+    """Raise click's UsageError for an option on the command line that has no effect in ``mode``.
+
+    Those are the ``ignored`` ones, by the names of their parameters, or, where these are not named, all that are not
+    ``used``. What stands in the environment is for other calls, too, and is never refused.
+    """
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = option.name or ""
+        is_typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        is_ignored = name not in used if ignored is None else name in ignored
+        if isinstance(option, click.Option) and is_typed and is_ignored:
+            raise click.UsageError(f"{max(option.opts, key=len)} has no effect {mode}: leave it out")
 
 
 def default_name_server(directory: Path = DEFAULT_DIRECTORY) -> str:

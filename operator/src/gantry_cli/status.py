@@ -22,7 +22,7 @@ from gantry_cli.local.look import Look
 from gantry_cli.local.looking import running_look
 from gantry_cli.local.screen import render as render_group
 from gantry_cli.local.watching import watch
-from gantry_cli.options import data_option, default_name_server, name_server_option, run
+from gantry_cli.options import data_option, default_name_server, name_server_option, refuse_ignored, run
 from gantry_cli.output import Form, output_option, show
 from gantry_cli.progress import waiting
 from gantry_cli.stack import StackDirectory, StackRecord
@@ -79,6 +79,7 @@ def status(
         show_status(target, name, form, is_watching=is_watching, may_exec=may_exec)
         return
     if page is not None:
+        refuse_ignored("with --page", used={"page", "output", "is_json"})
         raise click.exceptions.Exit(show_page(page, form))
     if click.get_current_context().get_parameter_source("name_server") is ParameterSource.DEFAULT:
         name_server = default_name_server(data)

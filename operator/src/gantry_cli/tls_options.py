@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gantry_client import ClientTlsSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+TLS_PARAMETERS: Final = frozenset({"tls", "tls_ca", "tls_cert", "tls_key", "tls_verify"})
 _GIVEN: Final = "gantry_cli.tls"
 VERIFICATIONS: Final = ("full", "authority", "none")
 
@@ -36,6 +38,9 @@ def is_tls_given() -> bool:
 def client_tls() -> ClientTlsSettings | None:
     """How this command speaks TLS; None is plain text. Raises ValueError when the options contradict each other."""
     if not is_tls_given():
+        context = click.get_current_context(silent=True)
+        if context is not None and context.get_parameter_source("tls_verify") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--tls-verify has no effect without --tls: give both, or leave it out")
         return None
     given = click.get_current_context().meta[_GIVEN]
     verification = given.get("tls_verify") or VERIFICATIONS[0]

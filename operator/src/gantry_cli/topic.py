@@ -117,6 +117,9 @@ def create(
     Done when every master has it and the name server shows it, so that whoever comes next finds it.
     """
 
+    if both := sorted(attributes.keys() & set(dropped)):
+        raise click.UsageError(f"--attribute and --no-attribute contradict each other: both name {', '.join(both)}")
+
     async def make() -> set[str]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             await admin.topics.create(

@@ -11,7 +11,7 @@ from gantry_cli.faces import Face, ForegroundFace
 from gantry_cli.local.plan import Wanted
 from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR
 from gantry_cli.local.up import GroupOptions, run_group
-from gantry_cli.options import data_option
+from gantry_cli.options import data_option, refuse_ignored
 from gantry_cli.single import SingleOptions, run_single
 from gantry_remoting import bare_host
 
@@ -71,6 +71,8 @@ def up(
         raise click.UsageError("-o is for --single; a group has such lines in its manifest: spec.broker")
     if manifest is not None and single:
         raise click.UsageError("--single runs no manifest: leave it out, or -f")
+    if single:
+        refuse_ignored("with --single, which runs no sidecar", ignored={"console_port"})
     if is_detached:
         context = click.get_current_context()
         words = ["--host", host] + (["--single"] if single else [])

@@ -92,6 +92,44 @@ def test_a_mistyped_command_ends_with_2(words: str, capsys: pytest.CaptureFixtur
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "ignored", "mode"),
+    [
+        ("status --page /nowhere/status --watch", "--watch", "--page"),
+        ("status --page /nowhere/status --all", "--all", "--page"),
+        ("status --page /nowhere/status -n 192.0.2.1:9876", "--namesrv", "--page"),
+        ("status --page /nowhere/status --tls", "--tls", "--page"),
+        ("status bg/x --page /nowhere/status", "--page", "bg/x"),
+        ("status bg/x --all", "--all", "bg/x"),
+        ("status bg/x -n 192.0.2.1:9876", "--namesrv", "bg/x"),
+        ("status --no-exec", "--no-exec", "without bg/GROUP"),
+        ("explain --no-exec", "--no-exec", "without bg/GROUP"),
+        ("explain bg/x --data /nowhere/x", "--data", "bg/x"),
+        ("bundle --no-exec", "--no-exec", "without bg/GROUP"),
+        ("bundle bg/x --data /nowhere/x", "--data", "bg/x"),
+        ("promote bg/x 0 --data /nowhere/x", "--data", "bg/x"),
+        ("up --single --console-port 0", "--console-port", "--single"),
+        ("consume x --verbose --output json", "--verbose", "--output json"),
+        ("group resend x --from-dead-letters --verbose --json", "--verbose", "--output json"),
+        ("--signature strict topic list", "--signature", "--credentials"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    words: str, ignored: str, mode: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever types it believes that it does something. The message names both; the environment is no request."""
+    monkeypatch.delenv("GANTRY_CREDENTIALS", raising=False)
+    assert exit_code(*words.split()) == 2
+    said = capsys.readouterr().err
+    assert f"{ignored} has no effect" in said and mode in said
+
+
+def test_an_attribute_is_not_set_and_taken_away_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """One of the two would be lost without a word."""
+    assert exit_code("topic", "create", "x", "--attribute", "color=red", "--no-attribute", "color") == 2
+    assert "both name color" in capsys.readouterr().err
+
+
 @pytest.fixture
 def nobody() -> Iterator[str]:
     """An address at which nobody listens."""

@@ -148,14 +148,30 @@ def test_a_killed_broker_stays_down_for_longer_than_a_failover_takes(tmp_path: P
     assert _down_ms(state, None) == down_ms and _down_ms(state, 7) == 7
 
 
-def test_kill_accepts_the_option_of_the_shell_command_and_does_not_show_it(tmp_path: Path) -> None:
-    """`kill -9` is what an operator types by habit; SIGKILL is the default."""
+def test_kill_documents_the_option_of_the_shell_command(tmp_path: Path) -> None:
+    """`kill -9` is what an operator types by habit; it says what happens anyway."""
     run = CliRunner().invoke
     accepted = run(kill, ["-9", "master-0", "--data", str(tmp_path)])
     assert accepted.exit_code != 2 and "no group runs on" in accepted.stderr
     refused = run(kill, ["-9", "--stop", "master-0", "--data", str(tmp_path)])
     assert refused.exit_code == 2 and "-9, --stop and --cont contradict each other" in refused.stderr
-    assert "-9  " not in run(kill, ["--help"]).stdout
+    assert "SIGKILL, the default" in run(kill, ["--help"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("slave-0-1", "--stop"), "--down has no effect with --stop, which ends no process"),
+        (("slave-0-1", "--cont"), "--down has no effect with --cont"),
+        (("sidecar-master-0",), "--down has no effect for sidecar-master-0: only a broker stays down"),
+        (("nameserver-0",), "--down has no effect for nameserver-0"),
+    ],
+)
+def test_kill_refuses_a_time_that_nothing_stays_down_for(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
+    """A process that is only stopped, and one that is started again at once, is not down."""
+    refused = CliRunner().invoke(kill, [*words, "--down", "5s", "--data", str(tmp_path)])
+    assert refused.exit_code == 2 and reason in refused.stderr
+    assert "no group runs on" in CliRunner().invoke(kill, [*words, "--data", str(tmp_path)]).stderr
 
 
 # ------- what is shown

@@ -249,6 +249,8 @@ def test_the_command_says_what_is_wrong_in_a_line(tmp_path: Path) -> None:
     nothing = run(cli, ["migrate", "-n", "127.0.0.1:1", "--data", str(tmp_path), "--abort"])
     assert (nothing.exit_code, "no migration was begun" in nothing.stderr) == (1, True)
     assert run(cli, ["migrate", "-n", "127.0.0.1:1", "--data", str(tmp_path), "-o", "nonsense"]).exit_code == 2
+    both = run(cli, ["migrate", "-n", "127.0.0.1:1", "--data", str(tmp_path), "--abort", "--dry-run"])
+    assert (both.exit_code, "--dry-run has no effect with --abort" in both.stderr) == (2, True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -86,7 +86,6 @@ def test_a_shell_may_always_speak_tls(address: str, party: Party) -> None:
     ("arguments", "settings"),
     [
         ((), None),
-        (("--tls-verify", "none"), None),
         (("--tls",), ClientTlsSettings()),
         (("--tls", "--tls-verify", "authority"), ClientTlsSettings(is_host_name_checked=False)),
         (
@@ -94,7 +93,7 @@ def test_a_shell_may_always_speak_tls(address: str, party: Party) -> None:
             ClientTlsSettings(is_server_verified=False, is_host_name_checked=False),
         ),
     ],
-    ids=["plain", "nothing to verify", "full", "authority", "none"],
+    ids=["plain", "full", "authority", "none"],
 )
 def test_options_become_settings(arguments: tuple[str, ...], settings: ClientTlsSettings | None) -> None:
     """Verification is complete unless less is asked for, and TLS is only spoken when it is asked for."""
@@ -109,6 +108,20 @@ def test_options_become_settings(arguments: tuple[str, ...], settings: ClientTls
 
     assert result.exit_code == 0, result.output
     assert found == [settings]
+
+
+def test_a_verification_without_tls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain text verifies nothing, and who asks for less believes that something is; the environment may hold it."""
+
+    @click.command()
+    @name_server_option
+    def command(name_server: str) -> None:
+        assert client_tls() is None
+
+    monkeypatch.setenv("GANTRY_TLS_VERIFY", "none")
+    assert CliRunner().invoke(command, []).exit_code == 0
+    refused = CliRunner().invoke(command, ["--tls-verify", "authority"])
+    assert refused.exit_code == 2 and "--tls-verify has no effect without --tls" in refused.stderr
 
 
 def test_outside_of_a_command_nothing_is_asked_for() -> None:

@@ -12,8 +12,13 @@ from gantry_cli.errors import Mistyped
 from gantry_cli.kube.cluster import Target
 from gantry_cli.kube.completing import complete_context, complete_namespace
 from gantry_cli.kube.naming import group_word
+from gantry_cli.options import refuse_ignored
+from gantry_cli.tls_options import TLS_PARAMETERS
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+LOCAL_ONLY: Final = frozenset({"data", "name_server", "with_internal", "page"}) | TLS_PARAMETERS
+"""Parameters of commands that know groups here and groups in a cluster, which say nothing of the latter."""
 
 HERE: Final = "a local group is named with --data; one in a cluster is named bg/GROUP"
 
@@ -64,10 +69,12 @@ def group_named(word: str | None, target: Target) -> str | None:
     if word is None:
         if target != Target():
             raise Mistyped("--namespace, --context and --kubeconfig are for a group in a cluster", HERE)
+        refuse_ignored("without bg/GROUP", ignored={"may_exec"})
         return None
     name = group_word(word)
     if not name:
         raise Mistyped(f"{word!r} names no group", HERE)
+    refuse_ignored(f"with bg/{name}", ignored=LOCAL_ONLY)
     return name
 
 

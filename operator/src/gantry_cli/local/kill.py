@@ -15,7 +15,7 @@ from gantry_cli.local.clock import machine_boot, now_ms
 from gantry_cli.local.looking import require_group
 from gantry_cli.local.names import member_name, parse_member
 from gantry_cli.local.state import GroupRecord, GroupState, Held
-from gantry_cli.options import data_option
+from gantry_cli.options import data_option, refuse_ignored
 from gantry_cli.processes import boot_id_of
 from gantry_spec.manifest.quantities import duration_text, parse_duration
 
@@ -46,7 +46,7 @@ def _names(context: click.Context, _parameter: click.Parameter, incomplete: str)
 )
 @click.argument("name", shell_complete=_names)
 @data_option
-@click.option("-9", "is_kill", is_flag=True, hidden=True)  # SIGKILL is the default
+@click.option("-9", "is_kill", is_flag=True, help="SIGKILL, the default.")
 @click.option("--stop", "is_stop", is_flag=True, help="SIGSTOP: it stands still, with all its connections.")
 @click.option("--cont", "is_continue", is_flag=True, help="SIGCONT: it goes on.")
 @click.option(
@@ -64,8 +64,12 @@ def kill(name: str, data: Path, is_kill: bool, is_stop: bool, is_continue: bool,
     """
     if is_kill + is_stop + is_continue > 1:
         raise click.UsageError("-9, --stop and --cont contradict each other: give one of them")
-    record, state = require_group(data), GroupState(data)
     name = _canonical(name)
+    if is_stop or is_continue:
+        refuse_ignored(f"with --{'stop' if is_stop else 'cont'}, which ends no process", ignored={"down_ms"})
+    elif parse_member(name) is None:
+        refuse_ignored(f"for {name}: only a broker stays down", ignored={"down_ms"})
+    record, state = require_group(data), GroupState(data)
     targets = _targets(record)
     if name not in targets:
         raise Absent(f"the group has no process {name}", f"these run: {', '.join(targets)}")
