@@ -199,7 +199,7 @@ class Broker:
             },
         )
         await asyncio.to_thread(self.roles.wholeness.started, report, self.store.pool_status)
-        self.status.store = self.store
+        self.status.publish_store(self.store)
         self.visibility.resume()
         self.core.gate.close("this broker starts")
         try:
@@ -215,7 +215,7 @@ class Broker:
             await self.core.persistence.finish()  # and no more: a table that could not be read must stay as it is
             await asyncio.to_thread(self.store.close)
             raise
-        self.status.server = self._server_facts
+        self.status.publish_server(self._server_facts)
 
     def _locked(self) -> None:
         """The store's directory is ours. Called by the thread that recovers."""

@@ -89,7 +89,7 @@ async def test_a_broker_alone_steps_over_a_damaged_message_and_shows_it(tmp_path
         damage(broker)
 
         assert await pull_all(broker, wait_ms=0) == bodies[:DAMAGED] + bodies[DAMAGED + 1 :]
-        shown = broker.status.look()
+        shown = broker.status.snapshot()
         assert (shown.damaged_records, shown.damaged_records_found, shown.healed_records) == (1, 1, 0)
         async with dialogue(broker) as peer:
             table = loads((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]

@@ -326,7 +326,7 @@ async def test_a_refused_send_stores_nothing(
 
         assert (await client.send()).code == 0
         assert broker.core.store.queue(TOPIC, 0).end == 2
-        assert broker.status.look().refused_requests[RefusalReason.QUEUE_TIMEOUT] == 3
+        assert broker.status.snapshot().refused_requests[RefusalReason.QUEUE_TIMEOUT] == 3
         await peer.close()
 
 

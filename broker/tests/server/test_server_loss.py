@@ -93,7 +93,7 @@ async def test_alone_it_serves_reads_and_refuses_sends_until_the_loss_is_accepte
                 assert str(status.missing[0].start) in (reply.remark or "")
                 if case == "newest":
                     assert [message.body for message in await peer.read(0)][:1] == [BODY]
-            page = broker.status.look()
+            page = broker.status.snapshot()
             assert page.log_missing_bytes == sum(lost.end - lost.start for lost in status.missing)
             assert page.is_refusing_sends
             missing = tuple(LogRange(lost.start, lost.end) for lost in status.missing)
@@ -110,7 +110,7 @@ async def test_alone_it_serves_reads_and_refuses_sends_until_the_loss_is_accepte
         assert status.wrote is not None and status.wrote >= end
         async with dialogue(broker) as peer:
             sent = await peer.send_ok(b"after")
-        page = broker.status.look()
+        page = broker.status.snapshot()
         assert (page.log_missing_bytes, page.is_refusing_sends) == (None, False)
         assert page.log_accepted_loss_bytes == sum(one.end - one.start for one in status.accepted)
         before = int(sent["queueOffset"])

@@ -91,7 +91,7 @@ async def test_what_the_gate_refuses_is_counted(tmp_path: Path, code: int) -> No
             reply = await client.ask(code, {"topic": "T"}) if code == 17 else await client.send(code=code)
             assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
-        assert broker.status.look().refused_requests[RefusalReason.NOT_MASTER] == 3
+        assert broker.status.snapshot().refused_requests[RefusalReason.NOT_MASTER] == 3
         broker.core.gate.open()
 
 

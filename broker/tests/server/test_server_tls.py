@@ -103,8 +103,8 @@ async def test_the_end_of_the_first_certificate_can_be_asked(tmp_path: Path, aut
         async with broker_at(tmp_path / name, **conf) as broker:
             table = await runtime(broker.settings.listen_port, clients)
             assert table["tlsCertificateEndsTimestamp"] == str(int((now + timedelta(days=days)).timestamp() * 1000))
-            assert broker.status.look().certificate_ends_wall_ms == int(table["tlsCertificateEndsTimestamp"])
+            assert broker.status.snapshot().certificate_ends_wall_ms == int(table["tlsCertificateEndsTimestamp"])
             assert broker.tls.trouble is None
     async with broker_at(tmp_path / "none") as broker:
         assert "tlsCertificateEndsTimestamp" not in await runtime(broker.settings.listen_port, None)
-        assert broker.tls.expires_at is None and broker.status.look().certificate_ends_wall_ms is None
+        assert broker.tls.expires_at is None and broker.status.snapshot().certificate_ends_wall_ms is None

@@ -1,4 +1,4 @@
-"""What the broker says about itself, put on its status page ten times a second.
+"""Publishes the state of the broker on its status page, ten times a second.
 
     event loop: look, stamp  -->  one slot, the newest wins  -->  gantry-status: pwrite
 
@@ -116,9 +116,8 @@ class StatusPublisher:
     def __init__(self, path: str, broker_name: str, *, open_page: OpenPage | None = PageWriter) -> None:
         """Without ``open_page`` nothing is published."""
         self.phase = Phase.STARTING
-        self.store: StoreFacts | None = None
-        """Set when it is open; what it says before is not true yet."""
-        self.server: Callable[[], ServerFacts] = ServerFacts
+        self._store: StoreFacts | None = None
+        self._server: Callable[[], ServerFacts] = ServerFacts
         self._last_error: Final = LastError()
         self._recovery: tuple[int, int] | None = None
         self._min_physical: int | None = None
@@ -141,7 +140,15 @@ class StatusPublisher:
     def opened(self) -> None:
         """The store's directory is ours, and so is the page. Raises ``PageUnusable``."""
         if self._thread is not None:
-            self._thread.open(self.look())
+            self._thread.open(self.snapshot())
+
+    def publish_store(self, store: StoreFacts) -> None:
+        """Publish the positions of ``store`` from now on: it is open, and before that they are not true."""
+        self._store = store
+
+    def publish_server(self, collect: Callable[[], ServerFacts]) -> None:
+        """Publish from now on what ``collect`` returns; it is called in the event loop ten times a second."""
+        self._server = collect
 
     def recovering(self, done: int, total: int) -> None:
         """So many bytes of the log are read."""
@@ -173,11 +180,11 @@ class StatusPublisher:
 
     def _put(self) -> None:
         if self._thread is not None:
-            self._thread.put(self.look())
+            self._thread.put(self.snapshot())
 
-    def look(self) -> Status:
-        """A snapshot of this moment."""
-        moment, server, store = now(), self.server(), self.store
+    def snapshot(self) -> Status:
+        """The state at this moment."""
+        moment, server, store = now(), self._server(), self._store
         done, total = self._recovery or (None, None)
         ends_at = server.certificate_ends_at
         common = Status(
