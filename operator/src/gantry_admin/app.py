@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from html import escape
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,7 +20,6 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gantry_admin.docs_page import docs_page
 from gantry_admin.errors import Problem
 from gantry_admin.metrics import Exposition
 from gantry_admin.recent_lines import RecentLines
@@ -42,6 +42,10 @@ CONSOLE_HEADERS: Final = {
     "require-trusted-types-for 'script'; trusted-types 'none'",
     "Cache-Control": "no-cache",
 }
+_DOCS_HEAD: Final = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"></head><body><h1>{title}</h1>
+<p>The document itself: <a href="/openapi.json">/openapi.json</a></p>
+"""
 _REASONS: Final = {404: "there is no such endpoint", 405: "this endpoint does not do that"}
 
 
@@ -79,10 +83,40 @@ def _serve_openapi(app: FastAPI) -> None:
         return JSONResponse(app.openapi())
 
     async def page(request: Request) -> Response:
-        return Response(docs_page(app.openapi()), media_type="text/html")
+        return Response(_docs_page(app.openapi()), media_type="text/html")
 
     app.add_api_route("/openapi.json", document, include_in_schema=False)
     app.add_api_route("/docs", page, include_in_schema=False)
+
+
+def _docs_page(document: Mapping[str, Any]) -> str:
+    """The OpenAPI document as a page, one section for each endpoint, with nothing in it from elsewhere.
+
+    A network of brokers has no such thing, and a page that loads scripts from strangers would be one more way in.
+    """
+    title = escape(f"{document['info']['title']} {document['info']['version']}")
+    parts = [_DOCS_HEAD.format(title=title)]
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            parts += _operation(path, method, operation)
+    return "".join([*parts, "</body></html>"])
+
+
+def _operation(path: str, method: str, operation: Mapping[str, Any]) -> Iterator[str]:
+    yield f"<section><h2><code>{escape(method.upper())} {escape(path)}</code></h2>"
+    text = operation.get("description") or operation.get("summary") or ""
+    yield f"<p>{escape(text)}</p>"
+    parameters = operation.get("parameters", [])
+    if parameters:
+        yield "<table><tr><th>parameter</th><th>in</th><th>meaning</th></tr>"
+        for one in parameters:
+            name, place, meaning = (escape(str(one.get(key, ""))) for key in ("name", "in", "description"))
+            yield f"<tr><td><code>{name}</code></td><td>{place}</td><td>{meaning}</td></tr>"
+        yield "</table>"
+    yield "<ul>"
+    for code, answer in operation.get("responses", {}).items():
+        yield f"<li>{escape(code)}: {escape(answer.get('description', ''))}</li>"
+    yield "</ul></section>"
 
 
 async def _problem(request: Request, error: Exception) -> Response:

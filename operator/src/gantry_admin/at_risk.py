@@ -41,20 +41,20 @@ class AtRisk:
     """The oldest of them was written at most so long ago. None: before anybody watched, or not known."""
 
 
-def acked_offset(status: Status, told: int | None, acks_needed: int) -> int | None:
-    """How far enough slaves have the log: what the broker says, else what the page says of its slaves.
+def acked_offset(status: Status, reported: int | None, acks_needed: int) -> int | None:
+    """How far enough slaves have the log: as the broker reports, else as the page shows its slaves.
 
     The broker is asked once a second and the page is younger. What it calls confirmed and enough slaves have received
     is acknowledged, whatever counts as an acknowledgement.
     """
     received = sorted((slave.received for slave in status.slaves if slave.received is not None), reverse=True)
     needed = max(acks_needed, 1)
-    seen = received[needed - 1] if len(received) >= needed else None
-    if told is None:
-        return seen
-    if seen is None or acks_needed < 1 or status.confirmed is None:
-        return told
-    return max(told, min(seen, status.confirmed))
+    received_by_enough = received[needed - 1] if len(received) >= needed else None
+    if reported is None:
+        return received_by_enough
+    if received_by_enough is None or acks_needed < 1 or status.confirmed is None:
+        return reported
+    return max(reported, min(received_by_enough, status.confirmed))
 
 
 def at_risk(status: Status, acked: int | None, history: WrittenHistory, now_ns: int) -> tuple[AtRisk, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Final
 
 from gantry_admin.at_risk import AtRisk
 from gantry_admin.documents import (
@@ -14,6 +16,7 @@ from gantry_admin.documents import (
     RangeDocument,
     RoleDocument,
     SlaveDocument,
+    StatusDocument,
 )
 from gantry_admin.health import motion, moving_words
 from gantry_admin.lease_renewal import LeaseWord
@@ -21,6 +24,10 @@ from gantry_admin.settings import HealthSettings
 from gantry_admin.watch import Look
 from gantry_status import LogRange, Status
 from gantry_status.broker_state import BrokerState, RangeState
+
+IN_ANOTHER_FORM: Final = {"phase", "role", "slaves", "store_uuid", "log_missing_ranges", "last_error"}
+PAGE_NAMES: Final = frozenset(StatusDocument.model_fields) & {field.name for field in fields(Status)} - IN_ANOTHER_FORM
+"""What the document of a status shows of the page as it is."""
 
 
 def motion_document(look: Look, now_ns: int, settings: HealthSettings) -> BrokerMotion:
@@ -99,6 +106,11 @@ def slave_documents(status: Status, word: BrokerState | None, now_ns: int) -> li
             )
         )
     return found
+
+
+def page_values(status: Status | None) -> dict[str, Any]:
+    """The values of ``PAGE_NAMES``; null without a page."""
+    return {name: None if status is None else getattr(status, name) for name in PAGE_NAMES}
 
 
 def buffer_document(status: Status) -> BufferDocument:

@@ -9,10 +9,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gantry_admin.document import Document as Document
-from gantry_admin.rate_documents import RatesDocument
-
 Offset = Annotated[int, Field(ge=0, description="In the whole log, in bytes.")]
+
+
+class Document(BaseModel):
+    """Root of all answers. A peer of a younger version may say more; that is ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class ProblemDocument(BaseModel):
@@ -146,6 +149,32 @@ class LeaseDocument(Document):
     renewed_age_ms: int | None
     duration_ms: int | None
     reason: str | None = Field(description="Why it is not renewed; null while it is.")
+
+
+class AckWaitDocument(Document):
+    """How long sends of the last seconds waited in the broker for their acknowledgement: for disk and slaves.
+
+    Counted in powers of two, so each figure is the upper end of a bucket.
+    """
+
+    sends: int
+    at_once: int = Field(description="Acknowledged in the very turn that wrote them.")
+    median_ms: float | None
+    p99_ms: float | None
+    buckets: list[int] = Field(description="Bucket n counts waits below 2**n us and not below half of it.")
+
+
+class RatesDocument(Document):
+    """What the broker did in the last seconds, by its own counters, and how long it took to answer that question."""
+
+    age_ms: int | None = Field(description="Of the counters; null before there are any.")
+    fault: str | None = Field(description="Why the last question was not answered; null when it was.")
+    answer_ms: float | None = Field(description="From question to answer over the broker's own port.")
+    put_per_second: float | None
+    put_bytes_per_second: float | None
+    get_per_second: float | None
+    get_bytes_per_second: float | None
+    ack_wait: AckWaitDocument | None
 
 
 class StatusDocument(Document):

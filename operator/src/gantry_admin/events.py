@@ -29,16 +29,16 @@ Facts = dict[str, object]
 
 def offsets_now(sidecar: Sidecar) -> Facts:
     """What moves all the time."""
-    reading = sidecar.reading
+    reading = sidecar.broker.reading
     status = None if reading is None else reading.status
     return {
         "wrote": status and status.wrote,
         "committed": status and status.committed,
         "flushed": status and status.flushed,
-        "acked": sidecar.acked(),
+        "acked": sidecar.broker.acked(),
         "confirmed": status and status.confirmed,
         "slaves": [] if status is None else [[one.slave_id, one.received, one.flushed] for one in status.slaves],
-        "at_risk": [[risk.loss.value, risk.bytes, risk.seconds] for risk in sidecar.risks()],
+        "at_risk": [[risk.loss.value, risk.bytes, risk.seconds] for risk in sidecar.broker.risks()],
         "parked_sends": status and status.parked_sends,
         "connections": status and status.connections,
         "buffers_free": status and status.pool_buffers_free,
@@ -47,10 +47,10 @@ def offsets_now(sidecar: Sidecar) -> Facts:
 
 def words_now(sidecar: Sidecar) -> Facts:
     """What seldom changes."""
-    reading = sidecar.reading
+    reading = sidecar.broker.reading
     status = None if reading is None else reading.status
     return {
-        "broker": sidecar.motion().state,
+        "broker": sidecar.broker.motion().state,
         "phase": None if status is None else status.phase.name.lower(),
         "role": None if status is None else status.role.name.lower(),
         "epoch": status and status.epoch,
@@ -81,11 +81,11 @@ async def events(sidecar: Sidecar, limit: int | None) -> AsyncIterator[bytes]:
         is_due = loop.time() - offsets_at >= STATUS_INTERVAL_S and (limit is None or number < limit)
         if is_due and (moved := offsets_now(sidecar)) != offsets:
             offsets, offsets_at, number = moved, loop.time(), number + 1
-            out += line(number, "status", {**moved, "looked_ms": sidecar.watch.look.at_boottime_ns // 1_000_000})
+            out += line(number, "status", {**moved, "looked_ms": sidecar.broker.watch.look.at_boottime_ns // 1_000_000})
         if not out and loop.time() - said_at >= SILENCE_S:
             out = b": still here\n\n"
         if out:
             said_at = loop.time()
             yield out
         if limit is None or number < limit:
-            await sidecar.watch.next(1.0)
+            await sidecar.broker.watch.next(1.0)

@@ -6,23 +6,18 @@ two, because that is what somebody has to see.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gantry_admin.documents import StatusDocument
 from gantry_admin.group_documents import GroupDocumentView, MemberDocument, ShardDocument
+from gantry_admin.peers import Peers
 from gantry_admin.shard_ledgers import ShardLedgers
-
-if TYPE_CHECKING:
-    from gantry_admin.sidecar import Sidecar
 
 SELF = "self"
 
 
-def group_view(sidecar: Sidecar) -> GroupDocumentView:
-    """This moment."""
-    own = sidecar.status()
+def group_view(own: StatusDocument, peers: Peers, ledgers: ShardLedgers, now_ms: int) -> GroupDocumentView:
+    """The group at ``now_ms``, on this machine's clock since boot."""
     members = [MemberDocument(url=SELF, is_self=True, is_reachable=True, age_ms=0, fault=None, status=own)]
-    for word in sidecar.peers.words.values():
+    for word in peers.words.values():
         is_reachable = word.fault is None
         members.append(
             MemberDocument(
@@ -30,8 +25,7 @@ def group_view(sidecar: Sidecar) -> GroupDocumentView:
                 status=word.status,
             )
         )  # fmt: skip
-    now_ms = sidecar.watch.now_ns() // 1_000_000
-    return GroupDocumentView(shards=shards_of(members, sidecar.ledgers, now_ms), members=members)
+    return GroupDocumentView(shards=shards_of(members, ledgers, now_ms), members=members)
 
 
 def shards_of(members: list[MemberDocument], ledgers: ShardLedgers, now_ms: int) -> list[ShardDocument]:

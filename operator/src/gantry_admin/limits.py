@@ -1,4 +1,4 @@
-"""How much of the log leaves at a time: so many readers, so many bytes a second, whoever they are.
+"""How much leaves at a time: so many callers that wait, so many readers of the log, so many bytes of it a second.
 
 Reading costs the broker memory bandwidth, page cache and a core, and knows nothing of its load; so it is bounded here,
 for both listeners together. The bucket lets a reader go into debt and then wait for it: a range is never refused for
@@ -42,6 +42,36 @@ class TokenBucket:
             self._left = min(self._left + (moment - self._at) * self._rate, self._burst) - count
             self._at = moment
             return max(-self._left / self._rate, 0.0)
+
+
+@final
+class Places:
+    """So many callers at a time. Owned by the event loop."""
+
+    def __init__(self, count_max: int, refusal: str, *, retry_after_s: int) -> None:
+        """``refusal`` follows the number, for people: "64 callers wait already"."""
+        self.taken = 0
+        self._count_max: Final = count_max
+        self._refusal: Final = refusal
+        self._retry_after_s: Final = retry_after_s
+
+    def __repr__(self) -> str:
+        return f"<Places {self.taken} of {self._count_max}>"
+
+    def check(self) -> None:
+        """Raise ``Problem`` 429 when all are taken."""
+        if self.taken >= self._count_max:
+            headers = {"Retry-After": str(self._retry_after_s)}
+            raise Problem(429, f"{self._count_max} {self._refusal}", headers=headers)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Take a place until the end of the block. ``check`` comes first, where a refusal can still be answered."""
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
 
 
 @final

@@ -190,7 +190,7 @@ class Connection:
             raise Problem(404, f"there is only {PATH} here")
         if request.method not in (b"GET", b"HEAD"):
             raise Problem(405, "only GET and HEAD", headers={"Allow": "GET, HEAD"})
-        reading = sidecar.reading
+        reading = sidecar.broker.reading
         wanted = plan(headers, log_span(reading), log_etag(reading), sidecar.settings.log.range_bytes_max)
         with sidecar.limits.reader(), ExitStack() as stack:
             pieces = await asyncio.to_thread(self._open, wanted.start, wanted.end, stack)

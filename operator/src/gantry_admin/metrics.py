@@ -66,9 +66,9 @@ class BrokerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         sidecar = self._sidecar
         yield from self._health()
-        reading = sidecar.reading
+        reading = sidecar.broker.reading
         if reading is not None:
-            yield from positions(reading.status, sidecar.acked())
+            yield from positions(reading.status, sidecar.broker.acked())
             yield from stock(reading.status)
             yield from self._risks()
             yield from self._slaves(reading.status)
@@ -79,11 +79,11 @@ class BrokerCollector(Collector):
                 yield from memory_metrics(shown.inventory.runtime)
             yield from rocketmq_metrics(sidecar, shown)
         if sidecar.lease is not None:
-            yield from lease_metrics(sidecar.lease, sidecar.watch.now_ns())
+            yield from lease_metrics(sidecar.lease, sidecar.broker.watch.now_ns())
         yield from self._own()
 
     def _health(self) -> Iterator[Metric]:
-        motion, verdict = self._sidecar.motion(), self._sidecar.verdict
+        motion, verdict = self._sidecar.broker.motion(), self._sidecar.verdict
         since = None if motion.since_ms is None else motion.since_ms / 1000
         yield gauge("gantry_broker_moving", "Whether the event loop of the broker moves.", motion.state == "moving")
         yield gauge(
@@ -92,14 +92,14 @@ class BrokerCollector(Collector):
         yield gauge("gantry_broker_heartbeat_age_seconds", "Since the last publication of the broker.", since)
 
     def _risks(self) -> Iterator[Metric]:
-        risks = self._sidecar.risks()
+        risks = self._sidecar.broker.risks()
         yield labelled("gantry_at_risk_bytes", "What would be lost if the named thing broke now.", "loss",
                        ((risk.loss.value, risk.bytes) for risk in risks))  # fmt: skip
         yield labelled("gantry_at_risk_seconds", "Age of the oldest byte that would be lost.", "loss",
                        ((risk.loss.value, risk.seconds) for risk in risks))  # fmt: skip
 
     def _slaves(self, status: Status) -> Iterator[Metric]:
-        now_ns = self._sidecar.watch.now_ns()
+        now_ns = self._sidecar.broker.watch.now_ns()
         behind = [
             (str(slave.slave_id), None if slave.received is None or status.wrote is None
              else float(max(status.wrote - slave.received, 0)))
@@ -131,7 +131,7 @@ class BrokerCollector(Collector):
         )
         yield from http_metrics({"main": self._sidecar.admission, "log": self._sidecar.log_admission})
         yield gauge("gantry_sidecar_log_readers", "Ranges that are being read now.", limits.readers)
-        yield gauge("gantry_sidecar_event_streams", "Event streams that are open now.", self._sidecar.streams)
+        yield gauge("gantry_sidecar_event_streams", "Event streams that are open now.", self._sidecar.streams.taken)
 
 
 def http_metrics(listeners: Mapping[str, HttpAdmission]) -> Iterator[Metric]:

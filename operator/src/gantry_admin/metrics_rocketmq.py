@@ -25,7 +25,7 @@ Labels = list[str]
 
 def rocketmq_metrics(sidecar: Sidecar, shown: Shown | None) -> Iterator[Metric]:
     """All of them; of topics and groups what was known last."""
-    word, reading = sidecar.link.word.status, sidecar.reading
+    word, reading = sidecar.broker.link.word.status, sidecar.broker.reading
     assert reading is not None, "there is a page"
     own = [word.cluster if word is not None else "", reading.origin.broker_name]
     dispatched = None if word is None else word.dispatched

@@ -16,16 +16,22 @@ from dataclasses import dataclass
 from typing import Final, final
 from urllib.parse import SplitResult, urlsplit
 
+import msgspec
 from pydantic import ValidationError
 
 from gantry_admin.documents import StatusDocument
 from gantry_admin.errors import SettingsError
 from gantry_admin.settings import PeerSettings
 from gantry_remoting.settings import ClientTlsSettings
+from gantry_spec.observed import Report
+from gantry_spec.regaining import numbered
+from gantry_status.broker_state import view_of
+from gantry_status.orders import HaStatus
 
 ASK_INTERVAL_S: Final = 1.0
 ASK_TIMEOUT_S: Final = 2.0
 ANSWER_BYTES_MAX: Final = 1 << 20
+ROLE_PATH: Final = "/v1/role/now?timeout_ms=1000"
 
 
 @final
@@ -135,3 +141,39 @@ class Peers:
             writer.transport.abort()
             with suppress(OSError):
                 await writer.wait_closed()
+
+
+@final
+class PeerRoles:
+    """What the other brokers of a shard report about their roles at this moment. Owned by the event loop.
+
+    ``Peers`` knows what they reported a second ago, for people. Here it is about whether one of them has promised
+    something since, so all are asked now, at once, and one that does not answer in time has not answered. An answer is
+    another process's data: one that is no status, or of another shard, is none.
+    """
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers: Final = peers
+
+    def __repr__(self) -> str:
+        return f"<PeerRoles {self._peers!r}>"
+
+    async def now(self, own: HaStatus) -> dict[int, Report]:
+        """By their numbers: those of the shard of ``own`` that have answered."""
+        answers = await asyncio.gather(*(self._ask(url) for url in self._peers.words))
+        others = [word for word in answers if word is not None and _is_other(word, own)]
+        return numbered([view_of(word, Report, asked_ms=0, answered_ms=0) for word in others])
+
+    async def _ask(self, url: str) -> HaStatus | None:
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                status, body = await self._peers.ask(url, ROLE_PATH, ANSWER_BYTES_MAX)
+            return msgspec.json.decode(body, type=HaStatus) if status == 200 else None
+        except (OSError, ValueError, EOFError, TimeoutError):
+            return None
+
+
+def _is_other(word: HaStatus, own: HaStatus) -> bool:
+    """Whether it is another broker of the same shard."""
+    is_shard = (word.cluster, word.broker_name) == (own.cluster, own.broker_name)
+    return is_shard and word.broker_id != own.broker_id and word.identity != own.identity

@@ -13,16 +13,15 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple, final
 
 from gantry_access import AccessFileError
+from gantry_admin.documents import AckWaitDocument, RatesDocument
 from gantry_admin.errors import Problem
-from gantry_admin.rate_documents import AckWaitDocument, RatesDocument
+from gantry_admin.observed_broker import ObservedBroker
+from gantry_client import Admin
 from gantry_client.errors import ClientError
-
-if TYPE_CHECKING:
-    from gantry_admin.sidecar import Sidecar
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +32,9 @@ WINDOW_S: Final = 3.0
 OLD_S: Final = 5.0
 """Older counters are nobody's rate now."""
 BUCKETS_MAX: Final = 64
+
+Connect = Callable[[], Awaitable[tuple[Admin, str]]]
+"""A client, and where the broker is. Raises ``Problem`` while that is not known."""
 
 
 class Counters(NamedTuple):
@@ -51,8 +53,9 @@ class Counters(NamedTuple):
 class Rates:
     """Owned by the event loop."""
 
-    def __init__(self, sidecar: Sidecar) -> None:
-        self._sidecar: Final = sidecar
+    def __init__(self, broker: ObservedBroker, connect: Connect) -> None:
+        self._broker: Final = broker
+        self._connect: Final = connect
         self._samples: Final[deque[Counters]] = deque(maxlen=8)
         self._looked_at_s = 0.0
         self._answer_ms: float | None = None
@@ -76,12 +79,12 @@ class Rates:
         return rates_between(samples, age_ms, self._answer_ms if samples else None, self._fault)
 
     async def _ask(self) -> None:
-        motion = self._sidecar.motion()
+        motion = self._broker.motion()
         if motion.state != "moving":
             self._fault = motion.reason[:300]
             return
         try:
-            admin, address = await self._sidecar.tables.connected()
+            admin, address = await self._connect()
             began_s = time.monotonic()
             table = await admin.brokers.runtime(address)
         except (ClientError, AccessFileError, Problem) as error:

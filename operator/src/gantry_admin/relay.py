@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from fastapi import Query, Request
 from pydantic import ValidationError
 
-from gantry_admin.document import Document
+from gantry_admin.documents import Document
 from gantry_admin.errors import Problem
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Shard = Annotated[
 
 async def elsewhere(request: Request, sidecar: Sidecar, shard: str | None, kind: type[D]) -> D | None:
     """The answer of another shard; None where the question is ours. Raises ``Problem``."""
-    reading = sidecar.reading
+    reading = sidecar.broker.reading
     if shard is None or (reading is not None and reading.origin.broker_name == shard):
         return None
     url = sidecar.peers.of_shard(shard)

@@ -8,16 +8,15 @@ would send the same messages twice.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from gantry_access import AccessFileError
 from gantry_admin.errors import Problem
+from gantry_admin.observed_broker import ObservedBroker
+from gantry_admin.tables import Tables
 from gantry_client import Producer, PullConsumer
 from gantry_client.dead_letters import DeadLetters, Resend, Tally, reader_fault
 from gantry_client.errors import ClientError, InvalidMessage, NoRoute
-
-if TYPE_CHECKING:
-    from gantry_admin.sidecar import Sidecar
 
 PRODUCER_GROUP: Final = "GANTRY_RESEND"
 TIMEOUT_S: Final = 60.0
@@ -35,8 +34,9 @@ class OneLetter(NamedTuple):
 class Resending:
     """Owned by the event loop."""
 
-    def __init__(self, sidecar: Sidecar) -> None:
-        self._sidecar: Final = sidecar
+    def __init__(self, broker: ObservedBroker, tables: Tables) -> None:
+        self._broker: Final = broker
+        self._tables: Final = tables
         self._running: Final = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -46,7 +46,7 @@ class Resending:
         """Do it. Raises ``Problem``; what was acknowledged until then is not sent again by the next order."""
         if reader_fault(wish.group) is not None:
             raise Problem(404, "no group can be called so")
-        motion = self._sidecar.motion()
+        motion = self._broker.motion()
         if motion.state != "moving":
             raise Problem(503, f"nobody would send them: {motion.reason}")
         if self._running.locked():
@@ -66,11 +66,10 @@ class Resending:
                 raise Problem(502, str(error)[:500]) from error
 
     async def _run(self, wish: Resend, one: OneLetter | None) -> Tally:
-        sidecar = self._sidecar
-        name_servers = (await sidecar.tables.broker_settings()).get("namesrvAddr", "")
+        name_servers = (await self._tables.broker_settings()).get("namesrvAddr", "")
         if not name_servers:
             raise Problem(409, "the broker registers at no name server, and without one nobody knows where topics are")
-        settings = await sidecar.tables.client_settings()
+        settings = await self._tables.client_settings()
         async with (
             PullConsumer(name_servers, wish.reader, client_settings=settings) as reader,
             Producer(name_servers, PRODUCER_GROUP, client_settings=settings) as producer,
@@ -78,7 +77,7 @@ class Resending:
             letters = DeadLetters(wish, reader, producer, said=lambda message, topic: None)
             if one is None:
                 return await letters.run()
-            reading = sidecar.reading
+            reading = self._broker.reading
             assert reading is not None, "a broker that moves has a page"
             tally = await letters.run_one(one.broker_name or reading.origin.broker_name, one.queue_id, one.offset)
             if not tally.looked_at:

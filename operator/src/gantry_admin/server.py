@@ -58,23 +58,15 @@ def bind(address: Address, option: str) -> socket.socket:
 
 async def serve(settings: SidecarSettings, recent: RecentLines | None = None) -> None:
     """Until SIGTERM or SIGINT. Raises ``SettingsError`` for what cannot be started."""
-    sidecar = Sidecar(settings)
-    main_socket = bind(settings.listen, "--listen")
-    try:
-        log_socket = bind(settings.log_listen, "--log-listen")
-    except SettingsError:
-        main_socket.close()
-        raise
-    sidecar.fast_port = log_socket.getsockname()[1]
-    try:
-        tls = await open_door(sidecar.certificates)
-        await _serve(sidecar, tls, recent, main_socket, log_socket)
-    finally:
-        main_socket.close()
-        log_socket.close()
-        if sidecar.certificates is not None:
-            await sidecar.certificates.close()
-        log.info("stopped")
+    with bind(settings.listen, "--listen") as main, bind(settings.log_listen, "--log-listen") as fast:
+        sidecar = Sidecar(settings, fast_port=fast.getsockname()[1])
+        try:
+            tls = await open_door(sidecar.certificates)
+            await _serve(sidecar, tls, recent, main, fast)
+        finally:
+            if sidecar.certificates is not None:
+                await sidecar.certificates.close()
+            log.info("stopped")
 
 
 async def _serve(

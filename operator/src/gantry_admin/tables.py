@@ -15,18 +15,18 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
+from typing import Final, Literal, NamedTuple, final
 
 from gantry_access import AccessFileError
 from gantry_admin.broker_client import BrokerClient
 from gantry_admin.errors import Problem
 from gantry_admin.inventory import Inventory, from_broker, from_disk, server_topics
 from gantry_admin.log_span import log_span
+from gantry_admin.observed_broker import ObservedBroker
+from gantry_admin.settings import BrokerPaths
+from gantry_admin.store_files import StoreFiles
 from gantry_client import Admin, ClientSettings
 from gantry_client.errors import ClientError
-
-if TYPE_CHECKING:
-    from gantry_admin.sidecar import Sidecar
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +60,11 @@ class Shown(NamedTuple):
 class Tables:
     """Owned by the event loop."""
 
-    def __init__(self, sidecar: Sidecar) -> None:
-        self._sidecar: Final = sidecar
-        self._client: Final = BrokerClient(sidecar.settings.broker)
+    def __init__(self, broker: ObservedBroker, paths: BrokerPaths, files: StoreFiles) -> None:
+        self._broker: Final = broker
+        self._paths: Final = paths
+        self._files: Final = files
+        self._client: Final = BrokerClient(paths)
         self._told: Shown | None = None
         self._read: Shown | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -89,7 +91,7 @@ class Tables:
 
     async def get(self, *, young_s: float = YOUNG_S) -> Shown:
         """What is to be shown now. Raises ``Problem`` 503 when there is nothing at all yet."""
-        motion = self._sidecar.motion()
+        motion = self._broker.motion()
         if self._told is not None and self._told.age_s <= young_s:
             return self._told
         if motion.state == "moving":
@@ -113,7 +115,7 @@ class Tables:
         known = [shown for shown in (self._read, self._told) if shown is not None]
         newest = max(known, key=lambda shown: shown.at_s) if known else None
         if newest is None or newest.age_s > old_s:
-            if self._sidecar.motion().state == "moving":
+            if self._broker.motion().state == "moving":
                 self._asking = _started(self._asking, self._ask)
             else:
                 self._reading = _started(self._reading, self._read_disk)
@@ -133,16 +135,16 @@ class Tables:
 
     def flush_mode(self) -> Literal["sync", "async"] | None:
         """Whether sends wait for the broker's disk; asked in the background, once for each of its starts."""
-        reading = self._sidecar.reading
+        reading = self._broker.reading
         boot = None if reading is None else reading.origin.boot_id
         if boot != self._flush_mode_of:
             self._flush_mode = None
-            if self._sidecar.motion().state == "moving":
+            if self._broker.motion().state == "moving":
                 self._configuring = _started(self._configuring, self._configure)
         return self._flush_mode
 
     async def _configure(self) -> None:
-        reading = self._sidecar.reading
+        reading = self._broker.reading
         self._healed.clear()
         try:
             found = (await self.broker_settings()).get("flushDiskType")
@@ -155,7 +157,7 @@ class Tables:
         self._flush_mode_of = None if reading is None else reading.origin.boot_id
 
     def _servers(self) -> set[str]:
-        word, reading = self._sidecar.link.word.status, self._sidecar.reading
+        word, reading = self._broker.link.word.status, self._broker.reading
         broker = reading.origin.broker_name if reading is not None else ""
         return server_topics(broker, word.cluster if word is not None else "")
 
@@ -172,17 +174,16 @@ class Tables:
 
     async def connected(self) -> tuple[Admin, str]:
         """A client, and where the broker is. Raises ``Problem`` while nobody knows."""
-        broker, word = self._sidecar.settings.broker, self._sidecar.link.word.status
-        address = broker.address or (word.address if word is not None else "")
+        word = self._broker.link.word.status
+        address = self._paths.address or (word.address if word is not None else "")
         if not address:
             raise Problem(503, "its address is not known yet: give --broker, or wait until it answers orders")
         return await self._client.at(address), address
 
     async def _read_disk(self) -> None:
-        sidecar = self._sidecar
         try:
-            span = log_span(sidecar.reading)
-            inventory = await asyncio.to_thread(from_disk, sidecar.files, span, self._servers())
+            span = log_span(self._broker.reading)
+            inventory = await asyncio.to_thread(from_disk, self._files, span, self._servers())
         except (OSError, Problem) as error:
             self._disk_fault = str(error)[:300]
         else:

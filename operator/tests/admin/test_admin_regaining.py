@@ -16,8 +16,7 @@ from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 from gantry_admin.__main__ import parsed, settings_of
 from gantry_admin.errors import Problem, SettingsError
 from gantry_admin.lease_keeper import KeptLease, LeaseUnavailable
-from gantry_admin.peer_roles import PeerRoles
-from gantry_admin.peers import Peers
+from gantry_admin.peers import PeerRoles, Peers
 from gantry_admin.regaining import RoleRegaining
 from gantry_admin.settings import PeerSettings
 from gantry_remoting import RemotingError

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gantry_admin.audit import write_audit
 from gantry_admin.console_sessions import CODE_LIFETIME_S, SESSION_LIFETIME_S
-from gantry_admin.document import Document
+from gantry_admin.documents import Document
 from gantry_admin.errors import Problem
 from gantry_admin.guard import NOBODY, Caller, Scope
 from gantry_admin.routes.common import TheSidecar, needs, refusals

@@ -51,7 +51,7 @@ Offset = Annotated[int, Query(ge=0, le=OFFSET_MAX)]
 @router.get("")
 async def log(sidecar: TheSidecar) -> LogDocument:
     """What of the log can be read here."""
-    reading = sidecar.reading
+    reading = sidecar.broker.reading
     span = log_span(reading)
     assert reading is not None, "a span comes from a page"
     status = reading.status
@@ -62,7 +62,8 @@ async def log(sidecar: TheSidecar) -> LogDocument:
         epoch=status.epoch, store_uuid=None if status.store_uuid is None else str(status.store_uuid),
         etag=log_etag(reading), epochs=[EpochDocument(epoch=one.epoch, begin=one.start) for one in epochs],
         files=[LogFileDocument(base=file.base_offset, bytes=file.size) for file in files],
-        range_bytes_max=sidecar.settings.log.range_bytes_max, fast_port=sidecar.fast_port, broker=sidecar.motion(),
+        range_bytes_max=sidecar.settings.log.range_bytes_max, fast_port=sidecar.fast_port,
+        broker=sidecar.broker.motion(),
     )  # fmt: skip
 
 
@@ -97,7 +98,10 @@ async def log_bytes(
     answered 412.
     """
     wanted = plan(
-        request.headers, log_span(sidecar.reading), log_etag(sidecar.reading), sidecar.settings.log.range_bytes_max
+        request.headers,
+        log_span(sidecar.broker.reading),
+        log_etag(sidecar.broker.reading),
+        sidecar.settings.log.range_bytes_max,
     )
     return RangeResponse(sidecar, wanted)
 
@@ -110,8 +114,10 @@ async def checksum(
     algorithm: Literal["crc32", "sha256"] = "crc32",
 ) -> ChecksumDocument:
     """Of a range, as far as it can be read and at most `range_bytes_max`: `length` in the answer says how much."""
-    etag = log_etag(sidecar.reading)
-    wanted = bounded(offset, offset + length, log_span(sidecar.reading), etag, sidecar.settings.log.range_bytes_max)
+    etag = log_etag(sidecar.broker.reading)
+    wanted = bounded(
+        offset, offset + length, log_span(sidecar.broker.reading), etag, sidecar.settings.log.range_bytes_max
+    )
     with sidecar.limits.reader():
         await asyncio.sleep(sidecar.limits.bucket.take(wanted.length))
         text = await asyncio.to_thread(_checksum, sidecar, wanted.start, wanted.end, algorithm)
@@ -125,7 +131,7 @@ async def queues(
     sidecar: TheSidecar, topic: Annotated[list[TopicName], Query(max_length=TOPICS_MAX)]
 ) -> QueuesBoundsDocument:
     """Which units of all queues of some topics can be read."""
-    span = log_span(sidecar.reading)
+    span = log_span(sidecar.broker.reading)
 
     def look() -> list[QueueBoundsDocument]:
         found: list[QueueBoundsDocument] = []
@@ -144,7 +150,7 @@ async def queues(
 @router.get("/queues/{topic}/{queue_id}", responses=refusals(404, 422))
 async def queue(sidecar: TheSidecar, topic: Topic, queue_id: QueueId) -> QueueBoundsDocument:
     """Which units of a queue can be read."""
-    span = log_span(sidecar.reading)
+    span = log_span(sidecar.broker.reading)
     bounds = await asyncio.to_thread(sidecar.files.bounds, topic, queue_id, span.begin, span.end)
     return QueueBoundsDocument(topic=topic, queue_id=queue_id, begin=bounds.begin, end=bounds.end)
 
@@ -165,7 +171,7 @@ async def units(
     count: Annotated[int, Query(ge=1, le=UNITS_MAX)] = UNITS_MAX,
 ) -> Response:
     """Units of a queue whose messages can all be read. `X-Gantry-First` and `X-Gantry-End` say which these are."""
-    span = log_span(sidecar.reading)
+    span = log_span(sidecar.broker.reading)
     bounds = await asyncio.to_thread(sidecar.files.bounds, topic, queue_id, span.begin, span.end)
     if start < bounds.begin:
         raise Problem(410, f"what lies before unit {bounds.begin} is not there any more", oldest=bounds.begin)
@@ -173,7 +179,7 @@ async def units(
         raise Problem(416, f"the queue can be read up to unit {bounds.end} now", oldest=bounds.begin, end=bounds.end)
     end = min(start + count, bounds.end)
     data = await asyncio.to_thread(sidecar.files.units, topic, queue_id, start, end)
-    headers = {"X-Gantry-First": str(start), "X-Gantry-End": str(end), "ETag": log_etag(sidecar.reading),
+    headers = {"X-Gantry-First": str(start), "X-Gantry-End": str(end), "ETag": log_etag(sidecar.broker.reading),
                "Cache-Control": "no-store"}  # fmt: skip
     return Response(data, media_type="application/octet-stream", headers=headers)
 
@@ -186,7 +192,7 @@ async def queue_offset(
     timestamp_ms: Annotated[int, Query(ge=0, le=OFFSET_MAX)],
 ) -> QueueTimeDocument:
     """The first message of a queue that was stored at a time or later."""
-    span = log_span(sidecar.reading)
+    span = log_span(sidecar.broker.reading)
     found, end = await asyncio.to_thread(sidecar.files.offset_at, topic, queue_id, timestamp_ms, span.begin, span.end)
     return QueueTimeDocument(topic=topic, queue_id=queue_id, timestamp_ms=timestamp_ms, offset=found, end=end)
 

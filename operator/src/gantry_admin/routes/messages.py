@@ -122,7 +122,7 @@ async def dead_letters(
     """The newest dead letters of a group on this broker, and how far they were sent again."""
     if (told := await elsewhere(request, sidecar, shard, DeadLettersDocument)) is not None:
         return told
-    topic, reading = dead_letter_topic(group), sidecar.reading
+    topic, reading = dead_letter_topic(group), sidecar.broker.reading
     if group_fault(group) is not None or topic_fault(topic) is not None or reading is None:
         raise Problem(404, "there is no such group here")
     shown = await sidecar.tables.get()
@@ -207,7 +207,7 @@ def _resent(group: str, tally: Tally) -> ResentDocument:
 async def _in_queue(sidecar: Sidecar, topic: str, queue_id: int, start: int | None, count: int) -> Found:
     """Out of the files, as one of the log's readers and at their rate."""
     with sidecar.limits.reader():
-        span = log_span(sidecar.reading)
+        span = log_span(sidecar.broker.reading)
         found = await asyncio.to_thread(queue_messages, sidecar.files, span, topic, queue_id, start, count)
         await asyncio.sleep(sidecar.limits.bucket.take(sum(one.size for one in found.messages)))
         return found
@@ -222,7 +222,7 @@ def _by_offset_id(sidecar: Sidecar, text: str) -> StoredMessage | None:
     if physical > OFFSET_MAX:
         return None
     try:
-        message = message_at(sidecar.files, log_span(sidecar.reading), physical)
+        message = message_at(sidecar.files, log_span(sidecar.broker.reading), physical)
     except Problem as problem:
         if problem.status == 410:
             return None
@@ -232,7 +232,7 @@ def _by_offset_id(sidecar: Sidecar, text: str) -> StoredMessage | None:
 
 async def _ask(sidecar: Sidecar, topic: str, key: str, *, is_unique_key: bool) -> list[StoredMessage]:
     """In the broker's index; one that stands still is not asked."""
-    motion = sidecar.motion()
+    motion = sidecar.broker.motion()
     if motion.state != "moving":
         raise Problem(503, f"only the broker can look up keys: {motion.reason}")
     try:

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request, Response
 
 from gantry_admin.bundle import make_bundle, redacted_settings
 from gantry_admin.errors import Problem
-from gantry_admin.group_view import group_view
 from gantry_admin.guard import Scope
 from gantry_admin.metrics import Exposition
 from gantry_admin.routes.common import TheSidecar, needs, refusals
@@ -63,7 +62,7 @@ async def bundle(request: Request, sidecar: TheSidecar) -> Response:
         broker = sidecar.settings.broker
         documents: dict[str, object] = {
             "status.json": sidecar.status().model_dump(),
-            "group.json": group_view(sidecar).model_dump(),
+            "group.json": sidecar.group().model_dump(),
             "settings.json": redacted_settings(_flat(sidecar.settings)),
             "broker-settings.json": await _broker_settings(sidecar),
         }
@@ -75,8 +74,8 @@ async def bundle(request: Request, sidecar: TheSidecar) -> Response:
 
 async def _broker_settings(sidecar: Sidecar) -> dict[str, str]:
     """As the broker says; a broker that stands still is not asked."""
-    if sidecar.motion().state != "moving":
-        return {"not asked": sidecar.motion().reason}
+    if sidecar.broker.motion().state != "moving":
+        return {"not asked": sidecar.broker.motion().reason}
     try:
         async with asyncio.timeout(BROKER_PATIENCE_S):
             return redacted_settings(await sidecar.tables.broker_settings())

@@ -25,12 +25,12 @@ router = APIRouter(tags=["probes"], dependencies=[needs(Scope.PROBE)])
 @router.get("/livez", responses={503: {"model": LiveDocument, "description": "The sidecar itself is stuck."}})
 async def livez(sidecar: TheSidecar, response: Response) -> LiveDocument:
     """Whether the sidecar lives, and since when the broker stands still, if it does."""
-    silent_ns = sidecar.watch.now_ns() - sidecar.look.at_boottime_ns
+    silent_ns = sidecar.broker.watch.now_ns() - sidecar.broker.look.at_boottime_ns
     is_live = silent_ns < WATCH_SILENT_NS
     if not is_live:
         response.status_code = 503
     reason = "the page is looked at" if is_live else f"nobody has looked at the page for {silent_ns // 1_000_000} ms"
-    return LiveDocument(live=is_live, reason=reason, broker=sidecar.motion())
+    return LiveDocument(live=is_live, reason=reason, broker=sidecar.broker.motion())
 
 
 @router.get("/readyz", responses={503: {"model": ReadyDocument, "description": "Not ready, and why."}})
@@ -60,10 +60,10 @@ async def proof(
 @router.get("/startupz", responses={503: {"model": StartedDocument, "description": "Not started yet, and how far."}})
 async def startupz(sidecar: TheSidecar, response: Response) -> StartedDocument:
     """Whether the broker's recovery is over."""
-    verdict = started(sidecar.look, sidecar.watch.now_ns(), sidecar.settings.health)
+    verdict = started(sidecar.broker.look, sidecar.broker.watch.now_ns(), sidecar.settings.health)
     if not verdict.is_good:
         response.status_code = 503
-    reading = sidecar.reading
+    reading = sidecar.broker.reading
     return StartedDocument(
         started=verdict.is_good,
         reason=verdict.reason,

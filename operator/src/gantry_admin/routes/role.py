@@ -66,9 +66,9 @@ Orderer = Annotated[Caller, Depends(_may_change)]
 @router.get("", dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403, 503))
 async def role(sidecar: TheSidecar) -> RoleDocument:
     """What the broker said last of its role."""
-    word = sidecar.link.word.status
+    word = sidecar.broker.link.word.status
     if word is None:
-        raise Problem(503, f"the broker has not said yet who it is: {sidecar.link.word.fault}")
+        raise Problem(503, f"the broker has not said yet who it is: {sidecar.broker.link.word.fault}")
     return role_document(word)
 
 
@@ -81,10 +81,10 @@ async def role_now(
     For whoever decides about roles: the answer is of one moment, between this question and its answer. Everybody else
     is better served by `/v1/status`, which waits for nobody.
     """
-    motion = sidecar.motion()
+    motion = sidecar.broker.motion()
     if motion.state in ("gone", "ended", "absent"):
         raise Problem(503, f"nobody would answer: {motion.reason}")
-    return document_of(_state(await sidecar.link.order(AskStatus(), timeout_s=timeout_ms / 1000)))
+    return document_of(_state(await sidecar.broker.link.order(AskStatus(), timeout_s=timeout_ms / 1000)))
 
 
 @router.post("/promise", responses=ORDER_REFUSALS)
@@ -164,10 +164,10 @@ async def _order(
     on = {name: getattr(order, name) for name in order.__struct_fields__}
     outcome, reason = 0, "broken off"
     try:
-        motion = sidecar.motion()
+        motion = sidecar.broker.motion()
         if motion.state != "moving":
             raise Problem(503, f"nobody would obey: {motion.reason}")
-        answer = await sidecar.link.order(order, timeout_s=timeout_ms / 1000, check=check)
+        answer = await sidecar.broker.link.order(order, timeout_s=timeout_ms / 1000, check=check)
         outcome, reason = 200, ""
         return answer
     except Problem as problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final, Literal
 
@@ -9,17 +10,14 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
 from gantry_admin.documents import StatusDocument, WaitDocument
-from gantry_admin.durability import wait_for
 from gantry_admin.errors import Problem
 from gantry_admin.events import events
 from gantry_admin.group_documents import GroupDocumentView
-from gantry_admin.group_view import group_view
 from gantry_admin.guard import Scope
+from gantry_admin.observed_broker import ObservedBroker
 from gantry_admin.ranges import OFFSET_MAX
 from gantry_admin.routes.common import TheSidecar, needs, refusals
 
-WAITERS_MAX: Final = 64
-STREAMS_MAX: Final = 32
 EVENT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -30,6 +28,8 @@ EVENT: Final[dict[str, Any]] = {
     "required": ["event", "data"],
 }
 """Each of the events, as those who read event streams have it."""
+
+Level = Literal["flushed", "acked", "confirmed"]
 
 router = APIRouter(tags=["status"], dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403))
 
@@ -44,17 +44,13 @@ async def status(sidecar: TheSidecar) -> StatusDocument:
 async def wait(
     sidecar: TheSidecar,
     offset: Annotated[int, Query(ge=0, le=OFFSET_MAX, description="In the whole log: the end of the bytes.")],
-    level: Annotated[Literal["flushed", "acked", "confirmed"], Query()] = "confirmed",
+    level: Annotated[Level, Query()] = "confirmed",
     timeout_ms: Annotated[int, Query(ge=0, le=60_000)] = 10_000,
 ) -> WaitDocument:
     """Wait until `level` has reached `offset`, or the time is over, or the broker no longer moves."""
-    if sidecar.waiters >= WAITERS_MAX:
-        raise Problem(429, f"{WAITERS_MAX} callers wait already", headers={"Retry-After": "1"})
-    sidecar.waiters += 1
-    try:
-        return await wait_for(sidecar, offset, level, timeout_ms)
-    finally:
-        sidecar.waiters -= 1
+    sidecar.waiters.check()
+    with sidecar.waiters.hold():
+        return await _wait_for(sidecar.broker, offset, level, timeout_ms)
 
 
 @router.get(
@@ -67,16 +63,12 @@ async def event_stream(
     limit: Annotated[int | None, Query(ge=1, le=1_000_000, description="End after so many events.")] = None,
 ) -> StreamingResponse:
     """Server-sent events: `status` when an offset moved, `change` when role, epoch, phase, motion or readiness did."""
-    if sidecar.streams >= STREAMS_MAX:
-        raise Problem(429, f"{STREAMS_MAX} streams are open already", headers={"Retry-After": "5"})
+    sidecar.streams.check()
 
     async def body() -> AsyncIterator[bytes]:
-        sidecar.streams += 1
-        try:
+        with sidecar.streams.hold():
             async for event in events(sidecar, limit):
                 yield event
-        finally:
-            sidecar.streams -= 1
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(body(), media_type="text/event-stream", headers=headers)
@@ -85,4 +77,49 @@ async def event_stream(
 @router.get("/v1/group")
 async def group(sidecar: TheSidecar) -> GroupDocumentView:
     """This broker and those of the --peer sidecars, in one picture."""
-    return group_view(sidecar)
+    return sidecar.group()
+
+
+def _position(broker: ObservedBroker, level: Level) -> int | None:
+    """How far ``level`` is now."""
+    reading = broker.reading
+    if reading is None:
+        return None
+    if level == "acked":
+        return broker.acked()
+    return reading.status.flushed if level == "flushed" else reading.status.confirmed
+
+
+async def _wait_for(broker: ObservedBroker, offset: int, level: Level, timeout_ms: int) -> WaitDocument:
+    """Until it is reached, the time is over, or the broker will not get there because it no longer moves.
+
+    A broker that merely stands still is waited for: it may go on. Raises ``Problem`` 503 when there is no page at all.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    deadline = began + timeout_ms / 1000
+    if _position(broker, level) is None and broker.look.reading is None:
+        raise Problem(503, f"nobody knows how far this broker is: {broker.look.fault}")
+    if level == "acked":
+        broker.link.hurry()
+    try:
+        while True:
+            now, motion = _position(broker, level), broker.motion()
+            is_over = loop.time() >= deadline or motion.state in ("absent", "gone", "ended")
+            if is_over or (now is not None and now >= offset):
+                break
+            await broker.watch.next(deadline - loop.time())
+    finally:
+        if level == "acked":
+            broker.link.relax()
+    last = broker.reading
+    return WaitDocument(
+        reached=now is not None and now >= offset,
+        level=level,
+        offset=offset,
+        position=now,
+        epoch=None if last is None else last.status.epoch,
+        boot_id=None if last is None else str(last.origin.boot_id),
+        waited_ms=int((loop.time() - began) * 1000),
+        broker=motion,
+    )
