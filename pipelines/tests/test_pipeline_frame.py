@@ -20,7 +20,8 @@ from gantry_pipelines import job as jobs
 from gantry_pipelines.__main__ import main
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
-from gantry_pipelines.job import Entry, Job, Outcome, QueueProgress
+from gantry_pipelines.job import Entry, Job
+from gantry_pipelines.outcome import Outcome, QueueProgress
 from gantry_pipelines.reporting import LAST_WORDS_BYTES_MAX, Form, Output, Reporter, last_words
 from gantry_pipelines.status_page import CONNECTIONS_MAX, serving
 from gantry_pipelines.stopping import Stop

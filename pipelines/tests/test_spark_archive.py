@@ -18,7 +18,7 @@ from gantry_pipelines.archive.layout import Place
 from gantry_pipelines.archive.manifest import ArchivedFile, Kind
 from gantry_pipelines.archive.verify_job import VerifyJob, VerifyParameters
 from gantry_pipelines.config import config_of
-from gantry_pipelines.job import Outcome
+from gantry_pipelines.outcome import Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.kinds import ArchiveSpec
 from pyspark_rocketmq.model import QueueId, QueueRange

@@ -9,8 +9,8 @@ import pytest
 from spark_kit.processes import Group, group
 
 from gantry_pipelines.config import Here, PipelineConfig
-from gantry_pipelines.job import Outcome
 from gantry_pipelines.migrate_check.job import MigrateCheckJob, MigrateCheckSpec, Source
+from gantry_pipelines.outcome import Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.parts import Topics
 from pyspark_rocketmq.catalog import Catalog

@@ -20,17 +20,8 @@ import msgspec
 from gantry_pipelines import executor
 from gantry_pipelines.config import PipelineConfig, S_co, read_config
 from gantry_pipelines.errors import ConfigError, JobError
-from gantry_pipelines.job import (
-    EXIT_CONFIG,
-    EXIT_DATA_LOSS,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_UNKNOWN,
-    JOBS,
-    Job,
-    Outcome,
-    job_named,
-)
+from gantry_pipelines.job import JOBS, Job, job_named
+from gantry_pipelines.outcome import EXIT_CONFIG, EXIT_DATA_LOSS, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
 from gantry_pipelines.reporting import Form, Output, Reporter
 from gantry_pipelines.status_page import PORT, serving
 from gantry_pipelines.stopping import Stop

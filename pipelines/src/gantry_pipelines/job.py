@@ -9,68 +9,17 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, final
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
+from gantry_pipelines.outcome import Outcome
+from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.kinds import ANALYTICS, ARCHIVE, AUDIT
 from gantry_spec.pipelines.parts import PipelineSpec
 
-if TYPE_CHECKING:
-    from gantry_pipelines.reporting import Reporter
-
-EXIT_DONE: Final = 0
-EXIT_FAILED: Final = 1
-"""It could not be done; or, of what only looks: something is wrong."""
-EXIT_CONFIG: Final = 2
-EXIT_ABSENT: Final = 3
-"""A topic, an archive or a group is not there."""
-EXIT_UNKNOWN: Final = 4
-"""Nothing can be said: nobody answered who knows."""
-EXIT_DATA_LOSS: Final = 5
-"""Messages are gone, or a log has forked: a person decides."""
-EXIT_INTERRUPTED: Final = 130
-
 P = TypeVar("P", bound=PipelineSpec)
 S = TypeVar("S")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class QueueProgress:
-    """How far one queue is read. Offsets are ends of half-open ranges."""
-
-    topic: str
-    broker: str
-    queue: int
-    done: int
-    latest: int
-    lag_seconds: float | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended."""
-
-    exit_code: int = EXIT_DONE
-    reason: str = "Done"
-    """One stable word in CamelCase, for programs; the operator makes it a condition's reason."""
-
-    text: str = ""
-    """A sentence for people."""
-
-    rows: int = 0
-    bytes: int = 0
-    files: int = 0
-    rows_lost: int = 0
-    """Messages that were gone before they were read."""
-
-    checkpoint: str = ""
-    queues: tuple[QueueProgress, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
-    """More of this job's own, as JSON can say it: the path of a report, counts by kind of finding."""
 
 
 class Job(ABC, Generic[P, S]):

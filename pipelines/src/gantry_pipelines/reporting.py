@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TextIO, final
 
-from gantry_pipelines.job import Outcome, QueueProgress
+from gantry_pipelines.outcome import Outcome, QueueProgress
 from gantry_pipelines.stopping import Stop
 
 LAST_WORDS_BYTES_MAX: Final = 4096

@@ -28,7 +28,8 @@ from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.connecting import read_settings, reader_options, selected
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError, JobError
-from gantry_pipelines.job import EXIT_ABSENT, EXIT_INTERRUPTED, EXIT_UNKNOWN, Job, Outcome
+from gantry_pipelines.job import Job
+from gantry_pipelines.outcome import EXIT_ABSENT, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
 from gantry_spec.pipelines.kinds import AnalyticsSpec
 from gantry_spec.pipelines.parts import OnDataLoss
 from pyspark_rocketmq.ages import stored_ms

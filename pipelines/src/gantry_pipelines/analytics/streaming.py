@@ -22,7 +22,7 @@ from gantry_pipelines.analytics.names import TABLES
 from gantry_pipelines.analytics.tables import Tables, total
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
-from gantry_pipelines.job import Outcome
+from gantry_pipelines.outcome import Outcome
 from gantry_spec.pipelines.kinds import AnalyticsSpec
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters, place_settings
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import PipelineConfig
-from gantry_pipelines.job import EXIT_INTERRUPTED, Job, Outcome
+from gantry_pipelines.job import Job
+from gantry_pipelines.outcome import EXIT_INTERRUPTED, Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.kinds import ArchiveSpec
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from gantry_pipelines.archive.errors import ArchiveError, BadDestination, NoArchive, OtherArchive, StorageFailed
 from gantry_pipelines.errors import JobError
-from gantry_pipelines.job import EXIT_ABSENT, EXIT_CONFIG, EXIT_FAILED
+from gantry_pipelines.outcome import EXIT_ABSENT, EXIT_CONFIG, EXIT_FAILED
 
 EXIT_CODES: Final[dict[type[ArchiveError], int]] = {
     NoArchive: EXIT_ABSENT,

@@ -36,7 +36,8 @@ from gantry_pipelines.archive.summary import ArchiveSummary, summarize
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
-from gantry_pipelines.job import EXIT_INTERRUPTED, Job, Outcome, QueueProgress
+from gantry_pipelines.job import Job
+from gantry_pipelines.outcome import EXIT_INTERRUPTED, Outcome, QueueProgress
 from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.session import NoJava, spark_session
 from gantry_spec.pipelines.kinds import ArchiveSpec

@@ -24,7 +24,8 @@ from gantry_pipelines.archive.restore import RestorePlan, restore
 from gantry_pipelines.archive.settings import place_settings
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import ConfigError, JobError
-from gantry_pipelines.job import EXIT_INTERRUPTED, EXIT_UNKNOWN, Job, Outcome
+from gantry_pipelines.job import Job
+from gantry_pipelines.outcome import EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.source_options import connection_options
 from gantry_spec.manifest.parts import Part

@@ -10,7 +10,8 @@ from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.settings import place_settings
 from gantry_pipelines.archive.verification import verify
 from gantry_pipelines.config import PipelineConfig
-from gantry_pipelines.job import EXIT_DONE, EXIT_FAILED, Job, Outcome
+from gantry_pipelines.job import Job
+from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.kinds import ArchiveSpec
 

@@ -30,7 +30,8 @@ from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.connecting import read_settings, token_for
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError, JobError
-from gantry_pipelines.job import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Job, Outcome
+from gantry_pipelines.job import Job
+from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
 from gantry_spec.pipelines.kinds import AuditSpec
 from gantry_spec.pipelines.parts import AuditCheck
 from pyspark_rocketmq.catalog import Catalog

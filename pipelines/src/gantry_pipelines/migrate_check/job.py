@@ -20,10 +20,11 @@ from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.connecting import read_settings, reader_options, selected
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError, JobError
-from gantry_pipelines.job import EXIT_DONE, EXIT_FAILED, EXIT_UNKNOWN, Job, Outcome
+from gantry_pipelines.job import Job
 from gantry_pipelines.migrate_check import comparing
 from gantry_pipelines.migrate_check.comparing import CheckResult
 from gantry_pipelines.migrate_check.facts import ClusterFacts, Match, Pair, ask, match
+from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_UNKNOWN, Outcome
 from gantry_spec.manifest.parts import Address, Part
 from gantry_spec.pipelines.parts import GroupName, PipelineSpec, Transport
 from pyspark_rocketmq.catalog import Catalog
