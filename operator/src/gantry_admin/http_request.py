@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Final, NamedTuple, final
 from urllib.parse import SplitResult
 
@@ -33,9 +34,13 @@ class BadAnswer(Exception):
 
 
 async def http_request(
-    server: SplitResult, method: str, path: str, headers: Mapping[str, str], body: bytes, context: ssl.SSLContext
-) -> HttpAnswer:
-    """Ask once. Raises OSError or ``BadAnswer``; ``context`` is for `https`."""
+    server: SplitResult, method: str, path: str, headers: Mapping[str, str], body: bytes, context: ssl.SSLContext, *,
+    bytes_max: int = BODY_BYTES_MAX,
+) -> HttpAnswer:  # fmt: skip
+    """Ask once. Raises OSError or ``BadAnswer``, also for a body of more than ``bytes_max``.
+
+    ``context`` is for `https`.
+    """
     is_tls = server.scheme == "https"
     host, port = server.hostname or "", server.port or (443 if is_tls else 80)
     reader, writer = await asyncio.open_connection(host, port, ssl=context if is_tls else None)
@@ -46,16 +51,17 @@ async def http_request(
         request = h11.Request(method=method, target=path, headers=list({**own, **headers}.items()))
         pieces = [http.send(request), http.send(h11.Data(data=body)) if body else b"", http.send(h11.EndOfMessage())]
         writer.write(b"".join(piece or b"" for piece in pieces))
-        return await _answer(http, reader)
+        return await _answer(http, reader, bytes_max)
     except h11.ProtocolError as error:
-        raise BadAnswer(f"what it answered is no HTTP: {error}") from error
+        is_head_long = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        raise BadAnswer("its head is too long" if is_head_long else f"it answered no HTTP: {error}") from error
     finally:
         writer.transport.abort()
         with suppress(OSError):
             await writer.wait_closed()
 
 
-async def _answer(http: h11.Connection, reader: asyncio.StreamReader) -> HttpAnswer:
+async def _answer(http: h11.Connection, reader: asyncio.StreamReader, bytes_max: int) -> HttpAnswer:
     status, body = 0, bytearray()
     while True:
         event = http.next_event()
@@ -65,8 +71,8 @@ async def _answer(http: h11.Connection, reader: asyncio.StreamReader) -> HttpAns
             status = event.status_code
         elif isinstance(event, h11.Data):
             body += event.data
-            if len(body) > BODY_BYTES_MAX:
-                raise BadAnswer(f"its answer is longer than {BODY_BYTES_MAX} bytes")
+            if len(body) > bytes_max:
+                raise BadAnswer(f"its answer is longer than {bytes_max} bytes")
         elif isinstance(event, h11.EndOfMessage):
             return HttpAnswer(status, bytes(body))
         elif not isinstance(event, h11.InformationalResponse):

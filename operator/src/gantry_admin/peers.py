@@ -1,8 +1,7 @@
 """The other sidecars of the group: asked once a second in the background, answered from memory.
 
-Their addresses come from the command line, so nobody who asks can have this process connect anywhere. A question is a
-GET over HTTP/1.0, because it ends with its connection and needs no client library; an answer is bounded in size and
-time, and whatever it holds is data from somebody else: it is validated as a status or thrown away.
+Their addresses come from the command line, so nobody who asks can have this process connect anywhere. An answer is
+bounded in size and time, and what it holds is data from another process: it is validated as a status or thrown away.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 from urllib.parse import SplitResult, urlsplit
@@ -21,6 +19,7 @@ from pydantic import ValidationError
 
 from gantry_admin.documents import StatusDocument
 from gantry_admin.errors import SettingsError
+from gantry_admin.http_request import BadAnswer, http_request
 from gantry_admin.settings import PeerSettings
 from gantry_remoting.settings import ClientTlsSettings
 from gantry_spec.observed import Report
@@ -85,7 +84,7 @@ class Peers:
             fault = f"no answer within {ASK_TIMEOUT_S:g} s"
         except ValidationError:
             fault = "it answered with something that is no status"
-        except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+        except (OSError, ValueError) as error:
             fault = str(error) or type(error).__name__
         else:
             self.words[url] = PeerWord(url=url, status=status, at_monotonic_s=time.monotonic(), fault=None)
@@ -102,7 +101,7 @@ class Peers:
         return max(found)[1] if found else None
 
     async def ask(self, url: str, path: str, bytes_max: int) -> tuple[int, bytes]:
-        """What a peer answers to somebody's question: status and body. Raises OSError, ValueError or EOFError."""
+        """What a peer answers to somebody's question: status and body. Raises OSError or ValueError."""
         assert url in self.words, "only peers are asked, and nobody who asks can name another"
         context = await self._certificates.fresh()
         return await self._fetch(urlsplit(url), path, context, bytes_max)
@@ -115,32 +114,14 @@ class Peers:
         return body
 
     async def _fetch(self, url: SplitResult, path: str, context: ssl.SSLContext, bytes_max: int) -> tuple[int, bytes]:
-        is_tls = url.scheme == "https"
-        host = url.hostname or ""
-        port = url.port or (443 if is_tls else 80)
-        reader, writer = await asyncio.open_connection(host, port, ssl=context if is_tls else None)
+        token = self._token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
-            shown = self._token()
-            token = f"Authorization: Bearer {shown}\r\n" if shown else ""
-            name = f"[{host}]" if ":" in host else host
-            writer.write(f"GET {url.path.rstrip('/')}{path} HTTP/1.0\r\nHost: {name}:{port}\r\n{token}\r\n".encode())
-            try:
-                head = await reader.readuntil(b"\r\n\r\n")
-            except asyncio.LimitOverrunError as error:
-                raise ValueError("its head is too long") from error
-            words = head.split(b" ", 2)
-            if len(words) < 2 or not words[1].isdigit() or len(words[1]) != 3:
-                raise ValueError(f"it answered {head.splitlines()[0][:100].decode('ascii', 'replace')}")
-            body = bytearray()
-            while piece := await reader.read(1 << 16):
-                body += piece
-                if len(body) > bytes_max:
-                    raise ValueError(f"its answer is longer than {bytes_max} bytes")
-            return int(words[1]), bytes(body)
-        finally:
-            writer.transport.abort()
-            with suppress(OSError):
-                await writer.wait_closed()
+            return await http_request(
+                url, "GET", f"{url.path.rstrip('/')}{path}", headers, b"", context, bytes_max=bytes_max
+            )
+        except BadAnswer as error:
+            raise ValueError(str(error)) from error
 
 
 @final
@@ -169,7 +150,7 @@ class PeerRoles:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 status, body = await self._peers.ask(url, ROLE_PATH, ANSWER_BYTES_MAX)
             return msgspec.json.decode(body, type=HaStatus) if status == 200 else None
-        except (OSError, ValueError, EOFError, TimeoutError):
+        except (OSError, ValueError):
             return None
 
 

@@ -56,7 +56,7 @@ async def elsewhere(request: Request, sidecar: Sidecar, shard: str | None, kind:
         raise Problem(504, "the sidecar of that shard did not answer in time") from error
     except ValidationError as error:
         raise Problem(502, "the sidecar of that shard answered with something else") from error
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError) as error:
         raise Problem(502, f"the sidecar of that shard: {error}"[:300]) from error
     raise Problem(status if status in PASSED_ON else 502, _reason(body) or f"the sidecar of that shard said {status}")
 
