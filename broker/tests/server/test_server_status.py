@@ -65,7 +65,7 @@ async def test_a_broker_says_what_it_has_and_does(tmp_path: Path) -> None:
     async with publishing(tmp_path, brokerName="broker-a") as broker, dialogue(broker) as client:
         await client.send_ok(b"x" * 100)
         await asyncio.to_thread(broker.store.flush)
-        await wait_until(lambda: page(tmp_path).status.wrote == broker.store.wrote)
+        await wait_until(lambda: page(tmp_path).status.flushed == broker.store.wrote)
         await wait_until(lambda: page(tmp_path).status.disk_total_bytes is not None)
 
         reading = page(tmp_path)
