@@ -131,7 +131,7 @@ async def test_a_java_master_that_is_killed_is_followed_on(tmp_path: Path) -> No
                 async with Producer(peer.address, "ha-p") as producer:
                     assert await fill(producer, 200) == {SendStatus.SEND_OK}
                 await wait_until(lambda: slave.follower.is_streaming, PATIENT_S)
-            await wait_until(lambda: slave.store.wrote >= slave.follower.master_wrote > end, PATIENT_S)
+            await wait_until(lambda: slave.store.wrote >= slave.follower.tables.master_end > end, PATIENT_S)
             await asyncio.to_thread(broker.stop, peers.ORDERLY_SECONDS_MAX)
             await wait_until(lambda: not slave.follower.is_streaming)
             end = slave.store.wrote

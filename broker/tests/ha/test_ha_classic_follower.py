@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gantry_broker.ha import follower_runner
 from gantry_broker.ha.classic import follower as follower_module
 from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
 from gantry_broker.ha.slave_store import SlaveStore
@@ -231,8 +232,8 @@ async def test_a_quiet_slave_says_that_it_is_there(monkeypatch: pytest.MonkeyPat
 
 async def test_a_master_that_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process may hang, with the connection open."""
-    monkeypatch.setattr(follower_module, "SILENCE_S", 0.5)
+    monkeypatch.setattr(follower_runner, "SILENCE_S", 0.5)
     java = JavaMaster()
     async with following(java) as (broker, slave):
-        await wait_until(lambda: "has said nothing" in (slave.follower.trouble or ""))
+        await wait_until(lambda: "no data from the master" in (slave.follower.trouble or ""))
         await wait_until(lambda: broker.connections > 1)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from gantry_broker.errors import StoreError
 from gantry_broker.ha.classic.assembly import RecordAssembly
 from gantry_broker.ha.classic.slave_session import ClassicSlaveSession
-from gantry_broker.ha.classic.start import CannotFollow, MasterRange, foreign_epochs, plan_start
+from gantry_broker.ha.classic.start import MasterRange, foreign_epochs, plan_start
 from gantry_broker.ha.frames import StreamBroken, Welcome
-from gantry_broker.ha.history import History
+from gantry_broker.ha.history import CannotFollow, History
 from gantry_broker.ha.slave_store import SlaveStore
 from gantry_broker.store.copying import CopyRefused
 from gantry_broker.store.identity import Epoch

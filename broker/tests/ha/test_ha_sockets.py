@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
+from gantry_broker.errors import StoreFull
+from gantry_broker.ha import follower_runner
 from gantry_broker.ha.ack_set import AckSet
 from gantry_broker.ha.follower import Follower
 from gantry_broker.ha.frames import PREAMBLE, Hello, Ready, encode
@@ -195,6 +198,63 @@ async def test_a_slave_whose_following_fails_in_a_way_nobody_foresaw_tries_again
     async with master() as one:
         follower = Follower(SlaveStore(make_world(1).store), facts, ("127.0.0.1", one.server.port))
         await fails_twice(follower, attempts)
+
+
+async def test_stream_that_breaks_while_the_store_is_prepared_leaves_no_exception_behind() -> None:
+    """The failure of the store is the reason; that of the connection is dropped, and not logged as never retrieved."""
+    unretrieved: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unretrieved.append(context))
+    attempts: list[int] = []
+    followers: list[Follower] = []
+
+    async def fail(change: Callable[[], None]) -> None:
+        stream = followers[0]._stream
+        assert stream is not None
+        stream.data_received(b"\xff" * 64)
+        assert stream._ended.done()
+        attempts.append(1)
+        raise StoreFull("no room to cut the log")
+
+    async with master() as one:
+        slave = Slave(1, one.server.port)
+        address = ("127.0.0.1", one.server.port)
+        followers.append(Follower(slave.store, lambda: slave._facts, address, standstill=fail))
+        task = asyncio.ensure_future(followers[0].run())
+        await wait_until(lambda: len(attempts) >= 2)
+        assert followers[0].trouble == "no room to cut the log"
+        task.cancel()
+        await asyncio.wait([task])
+        gc.collect()
+
+    assert unretrieved == []
+
+
+class Pauses(tuple[float, ...]):
+    """None at all, and a list of which were taken."""
+
+    taken: list[int]
+
+    def __getitem__(self, place: object) -> float:  # type: ignore[override]
+        assert isinstance(place, int)
+        self.taken.append(place)
+        return 0.0
+
+
+async def test_pauses_grow_while_a_master_refuses_a_slave_that_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handshake is no stream: the pauses grow until the master has sent something after it."""
+    async with master() as one, following(1, one.server.port) as slave:
+        await wait_until(lambda: slave.follower.is_streaming)
+        pauses = Pauses((1.0, 1.0, 1.0))
+        pauses.taken = []
+        monkeypatch.setattr(follower_runner, "RETRY_S", pauses)
+        facts = slave._facts._replace(store_uuid="f" * 32)
+        twin = Follower(SlaveStore(make_world(2).store), lambda: facts, ("127.0.0.1", one.server.port))
+        task = asyncio.ensure_future(twin.run())
+        await wait_until(lambda: len(pauses.taken) >= 4)
+        assert pauses.taken[:4] == [0, 1, 2, 2]
+        assert (twin.trouble or "").startswith("duplicate")
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def fails_twice(follower: Follower, attempts: list[int]) -> None:

@@ -118,7 +118,7 @@ async def rise_again(scene: Scene) -> None:
     old.is_cut_off = False
     log_start = old.process.log_bytes
     await supervisor.gather([old])
-    await old.process.wait_logged("a master is followed", log_start)
+    await old.process.wait_logged("following the master", log_start)
     await old.kill()
     await scene.drama.come_back(old)
     await scene.drama.some()

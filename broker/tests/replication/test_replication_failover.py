@@ -185,7 +185,7 @@ async def test_a_tail_that_was_cut_never_rises(tmp_path: Path) -> None:
         log_start = old.process.log_bytes
         await supervisor.gather([old])
         for _ in range(3):
-            await old.process.wait_logged("a master is followed", log_start)
+            await old.process.wait_logged("following the master", log_start)
             await old.kill()
             log_start = old.process.log_bytes
             await drama.come_back(old)

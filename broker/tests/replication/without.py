@@ -95,8 +95,8 @@ def follow_anybody() -> None:
 
     begin = SlaveSession.__init__
 
-    def initialise(session: SlaveSession, facts: SlaveFacts, *arguments: object) -> None:
-        begin(session, facts._replace(promised_epoch=0), *arguments)  # type: ignore[arg-type]
+    def initialise(session: SlaveSession, facts: SlaveFacts, *arguments: object, **options: object) -> None:
+        begin(session, facts._replace(promised_epoch=0), *arguments, **options)  # type: ignore[arg-type]
 
     replace(slave_session.SlaveSession, "__init__", initialise)
 

@@ -22,6 +22,10 @@ from typing import NamedTuple
 from gantry_broker.store.identity import Epoch
 
 
+class CannotFollow(Exception):
+    """Following is refused, or would lose something or mix two logs. Says why; the slave tries again later."""
+
+
 class History(NamedTuple):
     """A log, as far as another one can be compared with it."""
 

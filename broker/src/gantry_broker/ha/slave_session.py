@@ -101,7 +101,15 @@ class Phase(Enum):
 class SlaveSession:
     """One stream. Owned by the loop."""
 
-    def __init__(self, facts: SlaveFacts, log: SlaveLog, on_table: Callable[[Table], None]) -> None:
+    def __init__(
+        self,
+        facts: SlaveFacts,
+        log: SlaveLog,
+        on_table: Callable[[Table], None],
+        *,
+        on_range: Callable[[Range], None] = lambda answer: None,
+    ) -> None:
+        """``on_range`` takes what the master gives of its log."""
         self.phase = Phase.CHALLENGE
         self.welcome: Welcome | None = None
         self.refusal: Refusal | None = None
@@ -114,15 +122,13 @@ class SlaveSession:
         self.promised_epoch = facts.promised_epoch
         """No master below it is followed, nor granted anything."""
 
-        self.on_range: Callable[[Range], None] = lambda answer: None
-        """Told of what the master gives of its log."""
-
         self.is_granting = False
         """Whether the last ack held a grant."""
 
         self._facts: Final = facts
         self._log: Final = log
         self._on_table: Final = on_table
+        self._on_range: Final = on_range
         self._reader: Final = FrameReader()
         self._nonce: Final = token_hex(16)
         self._echo_ms = -1
@@ -155,7 +161,7 @@ class SlaveSession:
             case Phase.STREAMING, AskRange():
                 return Range(message.start, self._log.healthy_records(message.start, message.end))
             case Phase.STREAMING, Range():
-                self.on_range(message)
+                self._on_range(message)
                 return None
             case Phase.STREAMING, Table():
                 self._on_table(message)

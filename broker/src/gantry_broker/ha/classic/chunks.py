@@ -26,9 +26,6 @@ CHUNK_BYTES_MAX: Final = 1 << 20
 REPORT_INTERVAL_S: Final = 5.0
 """Either side says something at least so often."""
 
-SILENCE_S: Final = 20.0
-"""Whoever says nothing for so long is gone."""
-
 
 class Chunk(NamedTuple):
     """Some bytes of the log; as much of a chunk as came, since nobody need wait for the rest. Or a heartbeat."""

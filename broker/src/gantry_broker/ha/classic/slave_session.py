@@ -13,7 +13,8 @@ from typing import Final, final
 
 from gantry_broker.ha.classic.assembly import RecordAssembly
 from gantry_broker.ha.classic.chunks import REPORT, Chunk, ChunkReader
-from gantry_broker.ha.classic.start import CannotFollow, Start
+from gantry_broker.ha.classic.start import Start
+from gantry_broker.ha.history import CannotFollow
 from gantry_broker.ha.slave_session import SlaveLog
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gantry_broker.ha.fork import TAIL_BYTES
-from gantry_broker.ha.history import History
+from gantry_broker.ha.history import CannotFollow, History
 from gantry_broker.store.identity import Epoch
 
 
@@ -28,10 +28,6 @@ class MasterRange(NamedTuple):
 
     begin: int
     end: int
-
-
-class CannotFollow(Exception):
-    """Following would lose something or mix two logs. Says what; somebody has to decide."""
 
 
 class Start(NamedTuple):

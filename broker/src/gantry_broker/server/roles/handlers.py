@@ -77,9 +77,10 @@ class ReplicationHandlers:
         if follower is not None:
             host, port = follower.address
             document["masterAddr"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            if follower.heard_at is not None:
-                heard_ms = self._core.clock.wall_ms() - int((self._speeds.now() - follower.heard_at) * 1000)
-                document["lastReadTimestamp"] = document["lastWriteTimestamp"] = heard_ms
+            if follower.last_heartbeat_at is not None:
+                age_ms = int((self._speeds.now() - follower.last_heartbeat_at) * 1000)
+                read_ms = self._core.clock.wall_ms() - age_ms
+                document["lastReadTimestamp"] = document["lastWriteTimestamp"] = read_ms
         return document
 
     @handles(RequestCode.EXCHANGE_BROKER_HA_INFO)

@@ -417,8 +417,8 @@ class Replication:
     @property
     def heard_ms(self) -> int | None:
         """For how long the master has said nothing; None if it never has, or none is followed."""
-        heard_at = self.follower.heard_at if isinstance(self.follower, Follower) else None
-        return None if heard_at is None else max(0, int((self._loop.time() - heard_at) * 1000))
+        heartbeat_at = self.follower.last_heartbeat_at if isinstance(self.follower, Follower) else None
+        return None if heartbeat_at is None else max(0, int((self._loop.time() - heartbeat_at) * 1000))
 
     async def _welcomed(self, welcome: Welcome) -> None:
         """The log is cut to what this master has, too, and nothing is copied yet."""

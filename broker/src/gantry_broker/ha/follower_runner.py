@@ -1,0 +1,225 @@
+"""The part that every slave has in common, whichever wire its master speaks: connect, copy, and connect again.
+
+    open --> connect --> begin (handshake, the store made ready) --> copy ... --> the stream ends --> pause --> open
+
+A subclass opens its own stream; what is on the wire, and what the handshake proves, is the stream's. The runner keeps
+one rule for both kinds of masters:
+
+- Pauses grow to two seconds. An attempt costs a master next to nothing, and each second without a stream is a second
+  in which this slave acknowledges nothing and falls behind.
+- A stream counts once the master has sent something on it after the handshake. Only that ends the growth of the pauses
+  and makes ``trouble`` None: a master that refuses a slave which was just ready would be asked five times a second.
+- That is also what ``last_heartbeat_at`` means, and it is kept when the stream ends: elections ask how long ago a
+  master was there, not whether there is a connection.
+- Silence is counted from the last byte, and at the earliest from the end of ``begin``: while the store is cut the
+  master owes nothing.
+- Every exception ends the connection, and no exception ends the runner. What is foreseen is a reason for the status,
+  what is not is logged with its traceback, too. The next stream begins where the log ends, so nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar, cast
+
+from gantry_broker.errors import StoreError
+from gantry_broker.ha.frames import StreamBroken, Welcome
+from gantry_broker.ha.history import CannotFollow
+from gantry_broker.ha.slave_store import SlaveStore
+from gantry_broker.store.copying import CopyRefused
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = (0.2, 0.5, 1.0, 2.0)
+"""Between one connection and the next; the last one for ever."""
+CONNECT_S: Final = 5.0
+SILENCE_S: Final = 20.0
+"""A master that sends nothing for so long is left. It sends at least every few seconds."""
+
+Address = tuple[str, int]
+Standstill = Callable[[Callable[[], None]], Awaitable[None]]
+"""Runs what waits for the disk, while nothing else uses the store."""
+
+
+class FollowerStream(asyncio.Protocol, ABC):
+    """One connection to a master. Owned by the loop."""
+
+    def __init__(self, on_copied: Callable[[], None]) -> None:
+        self.last_heartbeat_at: float | None = None
+        """When the master sent something last after the handshake, on the loop's clock; None before."""
+
+        self._on_copied: Final = on_copied
+        self._loop: Final = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._ended: Final[asyncio.Future[None]] = self._loop.create_future()
+        self._end_reason: Exception | None = None
+        self._read_at = self._loop.time()
+
+    # -- what a kind of stream does its own way ------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def is_streaming(self) -> bool:
+        """Whether this log is known to be the master's, and is copied."""
+
+    @abstractmethod
+    async def begin(self) -> None:
+        """Do the handshake, and have the store ready. Called once, when there is a connection."""
+
+    @abstractmethod
+    def receive(self, data: bytes) -> None:
+        """Take what came. Any exception ends the stream."""
+
+    @abstractmethod
+    def acknowledge(self) -> None:
+        """Report how far the log is, if that has moved."""
+
+    def keep_alive(self) -> None:
+        """Called about once a second. A stream whose acks answer the master's beats needs nothing here."""
+
+    # -- what is the same ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A transport of uvloop is no subclass of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._ended.done():
+            return
+        self._read_at = self._loop.time()
+        try:
+            self.receive(data)
+            if self.is_streaming:
+                self.last_heartbeat_at = self._read_at
+                self._on_copied()
+        except Exception as exc:  # noqa: BLE001 - any exception ends the stream, and is reported to its owner
+            self.end(exc)
+
+    async def ended(self) -> None:
+        """Wait until the stream is over. Raises the reason, if it is known."""
+        self._read_at = self._loop.time()
+        while not self._ended.done():
+            await asyncio.wait([self._ended], timeout=1.0)
+            if not self._ended.done():
+                if self._loop.time() - self._read_at > SILENCE_S:
+                    raise StreamBroken(f"no data from the master for {SILENCE_S:.0f} s")
+                self.keep_alive()
+        if self._end_reason is not None:
+            raise self._end_reason
+
+    def raise_if_ended(self) -> None:
+        """Raise the reason, if the stream is over."""
+        if self._ended.done():
+            raise self._end_reason or StreamBroken("the master closed the connection during the handshake")
+
+    def write(self, data: bytes) -> None:
+        """Send, if there is anything to send and anybody to send it to."""
+        if data and self._transport is not None and not self._ended.done():
+            self._transport.write(data)
+
+    def end(self, reason: Exception | None) -> None:
+        """Close the connection at once. The first reason is the one that counts."""
+        if not self._ended.done():
+            self._end_reason = reason
+            self._ended.set_result(None)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end(exc)
+
+
+S = TypeVar("S", bound=FollowerStream)
+
+
+class FollowerRunner(ABC, Generic[S]):
+    """Follows one master until cancelled. Owned by the loop."""
+
+    def __init__(
+        self,
+        store: SlaveStore,
+        address: Address,
+        *,
+        standstill: Standstill = asyncio.to_thread,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        """``tls`` is asked for every connection: what it gives may have been replaced since."""
+        self.address: Final = address
+        self._store: Final = store
+        self._standstill: Final = standstill
+        self._tls: Final = tls
+        self._stream: S | None = None
+        self._last_heartbeat_at: float | None = None
+        self._trouble: str | None = None
+
+    @abstractmethod
+    async def _open(self) -> S:
+        """A stream that has no connection yet. What a master is asked before belongs here."""
+
+    @property
+    def is_streaming(self) -> bool:
+        return self._stream is not None and self._stream.is_streaming
+
+    @property
+    def last_heartbeat_at(self) -> float | None:
+        """When this master sent something last, on the loop's clock; None if it never has."""
+        heartbeat_at = None if self._stream is None else self._stream.last_heartbeat_at
+        return self._last_heartbeat_at if heartbeat_at is None else heartbeat_at
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no stream; None before the first attempt has failed, and while there is one."""
+        is_over = self._stream is None or self._stream.last_heartbeat_at is None
+        return self._trouble if is_over else None
+
+    async def run(self) -> None:
+        """Follow."""
+        failures = 0
+        while True:
+            try:
+                await self._follow()
+                reason = "the master closed the connection"
+            except (OSError, StreamBroken, CannotFollow, CopyRefused, StoreError) as exc:
+                reason = str(exc) or type(exc).__name__
+            except Exception as exc:  # a slave that has stopped trying would fall behind unseen
+                log.exception("unexpected error while following the master")
+                reason = f"{type(exc).__name__}: {exc}"
+            if reason != self.trouble:
+                log.warning("not following the master; retrying", extra={"master": self.address[0], "reason": reason})
+            if self._stream is not None and self._stream.last_heartbeat_at is not None:
+                self._last_heartbeat_at, failures = self._stream.last_heartbeat_at, 0
+            self._trouble, self._stream = reason, None
+            await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
+            failures += 1
+
+    async def _follow(self) -> None:
+        """One connection, to its end."""
+        stream = await self._open()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: stream, *self.address, ssl=None if self._tls is None else self._tls()
+                )
+            self._stream = stream
+            await stream.begin()
+            log.info("following the master", extra={"master": self.address[0], "offset": self._store.history.end})
+            await stream.ended()
+        finally:
+            stream.end(None)
+
+    async def prepare_store(self, welcome: Welcome) -> None:
+        """Cut what the master never had, take its history over, and be ready to copy."""
+        if welcome.cut_to is not None or (welcome.is_restart and self._store.history.end > 0):
+            facts = {"cut_to": welcome.cut_to, "start": welcome.start, "end": self._store.history.end}
+            log.warning("cutting the log to follow the master", extra=facts)
+        if not self._store.is_prepared(welcome):
+            await self._standstill(lambda: self._store.prepare(welcome))
+
+    def progressed(self) -> None:
+        """Tell the master that the store's threads have moved."""
+        if self._stream is not None:
+            self._stream.acknowledge()
