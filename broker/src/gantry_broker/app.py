@@ -18,9 +18,8 @@ from typing import Final, final
 from gantry_access import Guard
 from gantry_broker.control.server import ControlServer
 from gantry_broker.errors import StoreFailed
-from gantry_broker.ha.promise import PromiseFile
-from gantry_broker.ha.role_record import RoleFile
-from gantry_broker.ha.wholeness import Wholeness
+from gantry_broker.ha.data_completeness import DataCompleteness
+from gantry_broker.ha.role_files import PromiseFile, RoleFile
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import BrokerIdentity, Registration
@@ -198,7 +197,7 @@ class Broker:
                 "cut_bytes": report.cut_bytes,
             },
         )
-        await asyncio.to_thread(self.roles.wholeness.started, report, self.store.pool_status)
+        await asyncio.to_thread(self.roles.completeness.started, report, self.store.pool_status)
         self.status.publish_store(self.store)
         self.visibility.resume()
         self.core.gate.close("this broker starts")
@@ -444,7 +443,7 @@ class Broker:
         self.roles = Roles(
             settings, self.store, self.replication, self.core.gate, self,
             promises=PromiseFile(self._disk, settings.store_path), records=RoleFile(self._disk, settings.store_path),
-            wholeness=Wholeness(
+            completeness=DataCompleteness(
                 self._disk, settings.store_path, scope=settings.memory_scope,
                 broker=f"{settings.cluster_name}/{settings.broker_name}",
             ),

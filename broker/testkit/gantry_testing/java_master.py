@@ -11,7 +11,7 @@ import dataclasses
 import struct
 from typing import Final, final
 
-from gantry_broker.ha.classic.start import MasterRange
+from gantry_broker.ha.classic.slave_session import MasterRange
 from gantry_testing.store_world import STORE_HOST, TINY
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
 

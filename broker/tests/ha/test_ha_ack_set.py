@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.acknowledgement import AckSet
 
 
 def acks_of(levels: dict[int, int], *, acks_needed: int = 1) -> AckSet:

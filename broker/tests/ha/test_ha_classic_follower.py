@@ -11,7 +11,7 @@ import pytest
 from gantry_broker.ha import follower_runner
 from gantry_broker.ha.classic import follower as follower_module
 from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
-from gantry_broker.ha.slave_store import SlaveStore
+from gantry_broker.ha.store_log import SlaveStore
 from gantry_remoting import CommandService, Listener, ListenerSettings
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.java_master import FILE_BYTES, JavaMaster

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.acknowledgement import AckSet
 from gantry_broker.ha.classic.chunks import CHUNK_BYTES_MAX
 from gantry_broker.ha.classic.master_session import ClassicMasterSession
 from gantry_broker.ha.frames import StreamBroken

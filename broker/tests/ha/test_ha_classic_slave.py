@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantry_broker.errors import StoreError
-from gantry_broker.ha.classic.assembly import RecordAssembly
-from gantry_broker.ha.classic.slave_session import ClassicSlaveSession
-from gantry_broker.ha.classic.start import MasterRange, foreign_epochs, plan_start
+from gantry_broker.ha.classic.chunks import RecordAssembly
+from gantry_broker.ha.classic.slave_session import ClassicSlaveSession, MasterRange, foreign_epochs, plan_start
 from gantry_broker.ha.frames import StreamBroken, Welcome
 from gantry_broker.ha.history import CannotFollow, History
-from gantry_broker.ha.slave_store import SlaveStore
+from gantry_broker.ha.store_log import SlaveStore
 from gantry_broker.store.copying import CopyRefused
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.settings import PoolSettings

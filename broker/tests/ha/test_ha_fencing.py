@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_broker.ha.grants import MARGIN_SHARE, GivenGrants, Grants
+from gantry_broker.ha.acknowledgement import MARGIN_SHARE, GivenGrants, Grants
 from gantry_broker.ha.server import BEAT_INTERVAL_S, beat_interval_s
 
 

@@ -9,15 +9,14 @@ from contextlib import asynccontextmanager, nullcontext
 import msgspec
 import pytest
 
-from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.acknowledgement import AckSet
 from gantry_broker.ha.follower import Follower
 from gantry_broker.ha.frames import AskRange, FrameReader, Hello, Range, Welcome, encode
 from gantry_broker.ha.healing import Healer, RangeQuestion
 from gantry_broker.ha.master_session import MasterFacts, MasterSession, Phase
 from gantry_broker.ha.server import ReplicationServer
 from gantry_broker.ha.slave_session import SlaveFacts
-from gantry_broker.ha.slave_store import SlaveStore
-from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.ha.store_log import SlaveStore, StoreLog
 from gantry_broker.store.log_guard import DamageState
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import wait_until

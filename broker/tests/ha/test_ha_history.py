@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_broker.ha.fork import PIECE_BYTES_MIN, find_fork, sums_of
-from gantry_broker.ha.history import Comparison, History, Verdict, compare
+from gantry_broker.ha.history import PIECE_BYTES_MIN, Comparison, History, Verdict, compare, find_fork, sums_of
 from gantry_broker.store.identity import Epoch
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.acknowledgement import AckSet
 from gantry_broker.ha.frames import (
     PREAMBLE,
     TABLE_BYTES_MAX,

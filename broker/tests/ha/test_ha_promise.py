@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from gantry_broker.errors import ConfigCorrupt
-from gantry_broker.ha.promise import Promise, PromiseFile, PromiseRefused
+from gantry_broker.ha.role_files import Promise, PromiseFile, PromiseRefused
 from gantry_store_files import decode_sealed
 from gantry_testing.faulty_disk import FaultyDisk
 

@@ -12,14 +12,13 @@ import pytest
 
 from gantry_broker.errors import StoreFull
 from gantry_broker.ha import follower_runner
-from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.acknowledgement import AckSet
 from gantry_broker.ha.follower import Follower
 from gantry_broker.ha.frames import PREAMBLE, Hello, Ready, encode
 from gantry_broker.ha.master_session import MasterFacts
 from gantry_broker.ha.server import ReplicationServer
 from gantry_broker.ha.slave_session import SlaveFacts
-from gantry_broker.ha.slave_store import SlaveStore
-from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.ha.store_log import SlaveStore, StoreLog
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import wait_until
 from gantry_testing.store_world import TINY, StoreWorld

@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantry_broker.errors import PoolExhausted, StoreError
-from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.acknowledgement import AckSet
 from gantry_broker.ha.frames import PREAMBLE, Ack, Hello, Ready, StreamBroken, encode
 from gantry_broker.ha.master_session import MasterFacts, MasterSession
 from gantry_broker.ha.master_session import Phase as MasterPhase
 from gantry_broker.ha.slave_session import Phase, SlaveFacts, SlaveSession
-from gantry_broker.ha.slave_store import SlaveStore
-from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.ha.store_log import SlaveStore, StoreLog
 from gantry_broker.store.copying import CopyRefused
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.settings import PoolSettings

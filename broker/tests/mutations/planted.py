@@ -101,28 +101,28 @@ STORE: Final = (
 REPLICATION: Final = (
     Fault(
         "fastest slave counts for all",
-        "broker/src/gantry_broker/ha/ack_set.py",
+        "broker/src/gantry_broker/ha/acknowledgement.py",
         "end = levels[self.acks_needed - 1] if",
         "end = levels[0] if",
         "A message is acknowledged when as many slaves have it as inSyncReplicas demands.",
     ),
     Fault(
         "acks of older epoch count",
-        "broker/src/gantry_broker/ha/ack_set.py",
+        "broker/src/gantry_broker/ha/acknowledgement.py",
         "return end if end >= self._epoch_start else -1",
         "return end",
         "An ack that ends before the master's epoch proves nothing, since an election would not see it.",
     ),
     Fault(
         "one grant is enough",
-        "broker/src/gantry_broker/ha/grants.py",
+        "broker/src/gantry_broker/ha/acknowledgement.py",
         "by_slaves = min(self._until_ms.get(identity, -1) for identity in self.electable)",
         "by_slaves = max(self._until_ms.get(identity, -1) for identity in self.electable)",
         "A master stops acknowledging before a slave that granted nothing more can be promoted.",
     ),
     Fault(
         "promise kept in memory before disk",
-        "broker/src/gantry_broker/ha/promise.py",
+        "broker/src/gantry_broker/ha/role_files.py",
         "            self._write(promise, self._paths)\n            self.promise = promise\n",
         "            self.promise = promise\n            self._write(promise, self._paths)\n",
         "A vote that could not be written is not answered as given when it is asked for again.",

@@ -14,7 +14,7 @@ from replication.plans import Plan
 from replication.rounds import scene
 from replication.supervisor import PATIENCE_S
 
-from gantry_broker.ha.wholeness import WholeRecord
+from gantry_broker.ha.data_completeness import CompletenessRecord
 from gantry_broker.ports import RealDisk
 from gantry_broker.store.sealed_file import write_sealed
 from gantry_status.orders import AskPromise, Drain, Fence, HaRole, OrderRefused, Regain
@@ -108,7 +108,7 @@ async def test_a_master_on_another_run_of_its_machine_does_not_come_back(tmp_pat
         master = made.supervisor.master
         await made.load.wait_acknowledged(SOME, PATIENCE_S)
         await master.kill()
-        before = WholeRecord(is_whole=True, machine="another run", is_crash_safe=True)
+        before = CompletenessRecord(is_whole=True, machine="another run", is_crash_safe=True)
         write_sealed(RealDisk(), str(master.store / "whole.json"), before)
         await master.process.start()
         with pytest.raises(OrderRefused, match="lack"):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from gantry_broker.ha.ack_set import AckSet, SlaveProgress
+    from gantry_broker.ha.acknowledgement import AckSet, SlaveProgress
     from gantry_broker.ports.real_disk import RealFile
     from gantry_broker.server.roles.roles import Roles
     from gantry_status.orders import Promised
@@ -43,7 +43,7 @@ def promise_and_go_on() -> None:
 
 def count_connections() -> None:
     """Whoever connects is a voice, also under a name that is here already."""
-    from gantry_broker.ha.ack_set import AckSet, SlaveProgress
+    from gantry_broker.ha.acknowledgement import AckSet, SlaveProgress
 
     def join(slaves: "AckSet", identity: str, broker_id: int, now: float) -> "SlaveProgress":
         name = identity if identity not in slaves._slaves else f"{identity} for the {len(slaves) + 1}. time"
@@ -55,14 +55,14 @@ def count_connections() -> None:
 
 def count_whoever_comes() -> None:
     """Acks of slaves count that no election would ask."""
-    from gantry_broker.ha.ack_set import AckSet
+    from gantry_broker.ha.acknowledgement import AckSet
 
-    replace(AckSet, "_voices", lambda slaves: iter(slaves))
+    replace(AckSet, "_voters", lambda slaves: iter(slaves))
 
 
 def acknowledge_without_grants() -> None:
     """A master of an asynchronous group always takes itself for the only one."""
-    from gantry_broker.ha.grants import Grants
+    from gantry_broker.ha.acknowledgement import Grants
 
     replace(Grants, "may_acknowledge", lambda grants, now_ms: True)
 

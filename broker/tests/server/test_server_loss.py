@@ -86,7 +86,7 @@ async def test_alone_it_serves_reads_and_refuses_sends_until_the_loss_is_accepte
             status = await broker.roles.status()
             assert status.role is HaRole.COMPARING and [lost.cause for lost in status.missing] != []
             assert "accept-loss" in status.trouble and str(status.missing[0].end) in status.trouble
-            assert broker.roles.wholeness.is_whole is False and not status.may_regain
+            assert broker.roles.completeness.is_whole is False and not status.may_regain
             async with dialogue(broker) as peer:
                 reply = await peer.send(b"x")
                 assert reply.code == 14 and "accept-loss" in (reply.remark or "")
@@ -189,11 +189,11 @@ async def test_a_slave_gets_what_it_lacks_from_its_master(tmp_path: Path, case: 
             with pytest.raises(OrderRefused):
                 await slave.roles.accept_loss("ann")
         async with running(conf) as slave:
-            await wait_until(lambda: slave.roles.wholeness.is_whole is True)
+            await wait_until(lambda: slave.roles.completeness.is_whole is True)
             assert slave.store.wrote == end and not slave.store.loss.missing
             assert slave.store.min_physical == master.store.min_physical
         async with running(conf) as slave:
-            assert not slave.store.loss.missing and slave.roles.wholeness.is_whole is True
+            assert not slave.store.loss.missing and slave.roles.completeness.is_whole is True
 
 
 async def test_a_role_is_given_to_it_only_by_force(tmp_path: Path) -> None:

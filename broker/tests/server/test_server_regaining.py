@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantry_broker.app import Broker
-from gantry_broker.ha.role_record import RoleRecord
-from gantry_broker.ha.wholeness import WholeRecord
+from gantry_broker.ha.data_completeness import CompletenessRecord
+from gantry_broker.ha.role_files import RoleRecord
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.roles.regaining import Remembered, why_not_regained
 from gantry_broker.settings import broker_settings
@@ -232,17 +232,17 @@ async def test_whoever_is_chosen_has_all_that_counts(tmp_path: Path, is_chosen: 
     async with pair(tmp_path) as group:
         await group.begin()
         await group.brokers[1].close()
-        before = WholeRecord(is_whole=False, machine="another run", is_crash_safe=True)
+        before = CompletenessRecord(is_whole=False, machine="another run", is_crash_safe=True)
         write_sealed(RealDisk(), str(tmp_path / "1/whole.json"), before)
         doubtful = await group.killed(1)
-        assert doubtful.roles.wholeness.is_whole is False
+        assert doubtful.roles.completeness.is_whole is False
 
         if is_chosen:
             word = await doubtful.roles.promote(EPOCH + 1_000, [2], False)
             assert word.is_whole is True
 
         again = await group.killed(1)
-        assert again.roles.wholeness.is_whole is is_chosen
+        assert again.roles.completeness.is_whole is is_chosen
         assert (await again.roles.status()).may_regain is is_chosen
 
 

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pytest
 
-from gantry_broker.ha.store_log import whole_records
+from gantry_broker.ha.store_log import StoreReader
 from gantry_broker.store import points
 from gantry_broker.store.checkpoint import CheckpointFacts, decode_checkpoint, encode_checkpoint
 from gantry_broker.store.copying import CopyRefused
@@ -535,7 +535,7 @@ def test_an_accepted_hole_is_copied_to_slaves(tmp_path: Path, case: str, bytes_m
     copier = slave.store.start_copying()
     shown = part = 0
     while (offset := slave.store.wrote) < master.store.wrote:
-        copier.append(whole_records(master.store, offset, bytes_max), offset)
+        copier.append(StoreReader(master.store).whole_records(offset, bytes_max), offset)
         part += 1
         if part % 7 == 0:
             shown = slave.store.wrote

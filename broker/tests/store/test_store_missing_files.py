@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.ha.wholeness import Wholeness
+from gantry_broker.ha.data_completeness import DataCompleteness
 from gantry_broker.store.checkpoint import CheckpointFacts, encode_checkpoint
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import StoreWorld, make_world
@@ -141,7 +141,7 @@ def test_a_missing_record_of_completeness_is_reported(
     report = world.open()
     for name in files:
         world.disk.write_file(world.path(name), b"{}")
-    known = Wholeness(world.disk, world.root, "machine")
+    known = DataCompleteness(world.disk, world.root, "machine")
     known.load()
 
     known.started(report, world.store.pool_status)

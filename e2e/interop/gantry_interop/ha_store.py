@@ -14,13 +14,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.acknowledgement import AckSet
 from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
 from gantry_broker.ha.frames import Table
 from gantry_broker.ha.master_session import MasterFacts
 from gantry_broker.ha.server import ReplicationServer
-from gantry_broker.ha.slave_store import SlaveStore
-from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.ha.store_log import SlaveStore, StoreLog
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.registry.registration import BrokerIdentity, Registration
 from gantry_broker.store.draft import Draft

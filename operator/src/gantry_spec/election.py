@@ -6,8 +6,8 @@ promised, and the old master can never again find ``k`` slaves that follow it. S
 with the newest epoch, and in it the longest log, has every acknowledged message.
 
 With ``k`` of zero no number of promises says where all acknowledged messages are. One promise ends the old master's
-grants (see ``gantry_broker.ha.grants``), its Lease must be taken as well, and what the best log lacks is lost and is
-counted.
+grants (see ``gantry_broker.ha.acknowledgement``), its Lease must be taken as well, and what the best log lacks is lost
+and is counted.
 """
 
 from __future__ import annotations

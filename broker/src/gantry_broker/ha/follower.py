@@ -16,7 +16,7 @@ from gantry_broker.ha.frames import Table, Welcome
 from gantry_broker.ha.healing import RangeQuestion
 from gantry_broker.ha.history import CannotFollow
 from gantry_broker.ha.slave_session import Phase, SlaveFacts, SlaveSession
-from gantry_broker.ha.slave_store import SlaveStore
+from gantry_broker.ha.store_log import SlaveStore
 
 
 @final

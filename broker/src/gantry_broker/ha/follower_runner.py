@@ -29,7 +29,7 @@ from typing import Final, Generic, TypeVar, cast
 from gantry_broker.errors import StoreError
 from gantry_broker.ha.frames import StreamBroken, Welcome
 from gantry_broker.ha.history import CannotFollow
-from gantry_broker.ha.slave_store import SlaveStore
+from gantry_broker.ha.store_log import SlaveStore
 from gantry_broker.store.copying import CopyRefused
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from enum import Enum, auto
 from secrets import token_hex
 from typing import Final, NamedTuple, Protocol, final
 
-from gantry_broker.ha.ack_set import AckSet, SlaveProgress
-from gantry_broker.ha.fork import PIECE_BYTES_MIN, Question, find_fork
+from gantry_broker.ha.acknowledgement import AckSet, SlaveProgress
 from gantry_broker.ha.frames import (
     PREAMBLE,
     Ack,
@@ -44,7 +43,7 @@ from gantry_broker.ha.frames import (
     data_head,
     encode,
 )
-from gantry_broker.ha.history import Comparison, History, Verdict, compare
+from gantry_broker.ha.history import PIECE_BYTES_MIN, Comparison, History, Question, Verdict, compare, find_fork
 from gantry_wire.message import INT
 
 BATCH_BYTES: Final = 256 << 10

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final, cast, final
 
-from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.acknowledgement import AckSet
 from gantry_broker.ha.classic.master_session import ClassicMasterSession
 from gantry_broker.ha.frames import PREAMBLE, StreamBroken, Table
 from gantry_broker.ha.healing import RangeQuestion

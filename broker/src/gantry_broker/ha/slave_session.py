@@ -13,7 +13,6 @@ from enum import Enum, auto
 from secrets import token_hex
 from typing import Final, NamedTuple, Protocol, final
 
-from gantry_broker.ha.fork import PIECES_MAX, SEARCH_BYTES, TAIL_BYTES, sums_of
 from gantry_broker.ha.frames import (
     DATA_BYTES_MAX,
     PREAMBLE,
@@ -36,7 +35,7 @@ from gantry_broker.ha.frames import (
     Welcome,
     encode,
 )
-from gantry_broker.ha.history import History
+from gantry_broker.ha.history import PIECES_MAX, SEARCH_BYTES, TAIL_BYTES, History, sums_of
 from gantry_broker.ha.master_session import proof_of
 
 

@@ -17,13 +17,12 @@ from typing import Final, NamedTuple, final
 from gantry_access import Credentials
 from gantry_broker.ha.classic.chunks import REPORT_INTERVAL_S
 from gantry_broker.ha.classic.questions import BadAnswer, Questions
-from gantry_broker.ha.classic.slave_session import ClassicSlaveSession
-from gantry_broker.ha.classic.start import MasterRange, Start, plan_start
+from gantry_broker.ha.classic.slave_session import ClassicSlaveSession, MasterRange, Start, plan_start
 from gantry_broker.ha.classic.tables import ClassicTables
 from gantry_broker.ha.follower_runner import Address, FollowerRunner, FollowerStream, Standstill
 from gantry_broker.ha.frames import StreamBroken, Table, Welcome
 from gantry_broker.ha.history import CannotFollow
-from gantry_broker.ha.slave_store import SlaveStore
+from gantry_broker.ha.store_log import SlaveStore
 from gantry_remoting import RemotingError
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from gantry_broker.ha.ack_set import AckSet, SlaveProgress
+from gantry_broker.ha.acknowledgement import AckSet, SlaveProgress
 from gantry_broker.ha.classic.chunks import CHUNK_BYTES_MAX, CHUNK_HEAD, REPORT, REPORT_INTERVAL_S
 from gantry_broker.ha.frames import Hello, Refusal, StreamBroken, Table
 from gantry_broker.ha.master_session import MasterFacts, MasterLog

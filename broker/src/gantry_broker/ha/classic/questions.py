@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
 from gantry_access import Credentials, signer
-from gantry_broker.ha.classic.start import MasterRange
+from gantry_broker.ha.classic.slave_session import MasterRange
 from gantry_remoting import Channel
 from gantry_wire import Command, RequestCode, fastjson
 

@@ -18,7 +18,7 @@ from typing import Final, final
 
 from gantry_access import Credentials
 from gantry_broker.ha.classic.questions import BadAnswer, Document, Questions
-from gantry_broker.ha.classic.start import MasterRange
+from gantry_broker.ha.classic.slave_session import MasterRange
 from gantry_broker.ha.frames import Table
 from gantry_remoting import RemotingError
 from gantry_wire import RequestCode, fastjson

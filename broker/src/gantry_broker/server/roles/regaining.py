@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gantry_broker.ha.role_record import RoleRecord
+from gantry_broker.ha.role_files import RoleRecord
 from gantry_status.orders import HaRole
 
 

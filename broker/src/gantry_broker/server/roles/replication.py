@@ -16,19 +16,17 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, final
 
 from gantry_access import OwnAccount
-from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.acknowledgement import AckSet, GivenGrants, Grants
 from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
 from gantry_broker.ha.follower import Follower
 from gantry_broker.ha.frames import Table, Welcome
-from gantry_broker.ha.grants import GivenGrants, Grants
 from gantry_broker.ha.healing import Healer, RangeSource
 from gantry_broker.ha.master_session import MasterFacts, MasterSession
 from gantry_broker.ha.peak_rate import PeakRate
 from gantry_broker.ha.server import BEAT_INTERVAL_S, ReplicationServer
 from gantry_broker.ha.settings import AckLevel, Degrade
 from gantry_broker.ha.slave_session import SlaveFacts
-from gantry_broker.ha.slave_store import SlaveStore
-from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.ha.store_log import SlaveStore, StoreLog
 from gantry_broker.server.roles.group_secret import GroupSecret
 from gantry_broker.server.roles.table_sync import TableSync
 from gantry_broker.settings import BrokerSettings

@@ -80,7 +80,7 @@ def status_of(roles: Roles) -> HaStatus:
         heard_ms=replication.heard_ms,
         granted_ms=replication.granted_ms,
         peak_bytes_per_s=replication.peak.bytes_per_s(store.wrote),
-        is_whole=False if is_alone and store.guard.damaged else roles.wholeness.is_whole,
+        is_whole=False if is_alone and store.guard.damaged else roles.completeness.is_whole,
         is_crash_safe=store.pool_status.is_crash_safe,
         is_draining=roles.is_draining,
         is_withdrawn=roles.is_withdrawn,

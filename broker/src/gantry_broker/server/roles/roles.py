@@ -21,12 +21,11 @@ from typing import Final, Protocol, final
 import msgspec
 
 from gantry_broker.errors import BrokerError
+from gantry_broker.ha.data_completeness import DataCompleteness
 from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
-from gantry_broker.ha.promise import PromiseFile, PromiseRefused
-from gantry_broker.ha.role_record import RoleFile, RoleRecord
+from gantry_broker.ha.role_files import PromiseFile, PromiseRefused, RoleFile, RoleRecord
 from gantry_broker.ha.settings import BrokerRole, RoleAtStart
-from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.server.core.gate import Gate
 from gantry_broker.server.roles.regaining import Remembered, why_not_regained
 from gantry_broker.server.roles.replication import Replication
@@ -90,7 +89,7 @@ class Roles:
         *,
         promises: PromiseFile,
         records: RoleFile,
-        wholeness: Wholeness,
+        completeness: DataCompleteness,
     ) -> None:
         self.role = HaRole.UNASSIGNED
         self.epoch = 0
@@ -111,7 +110,7 @@ class Roles:
         self.replication: Final = replication
         self.records: Final = records
         self.promises: Final = promises
-        self.wholeness: Final = wholeness
+        self.completeness: Final = completeness
         self.settings: Final = settings
         self.store: Final = store
         self._gate: Final = gate
@@ -133,7 +132,7 @@ class Roles:
         """Read what was promised, and which role there was. Waits for the disk. Raises ``ConfigCorrupt``."""
         self.promises.load()
         self.records.load()
-        self.wholeness.load()
+        self.completeness.load()
         self.replication.promised_epoch = self.promises.promise.epoch
         self.replication.given.started(self.records.record.grant_ms, self.replication.clock_ms())
 
@@ -341,7 +340,7 @@ class Roles:
             record=self.records.record,
             log_epoch=self.store.identity.epoch,
             promised_epoch=self.promises.promise.epoch,
-            is_whole=self.wholeness.is_whole,
+            is_whole=self.completeness.is_whole,
             acks_needed=self.settings.ha.acks_needed,
         )
 
@@ -567,7 +566,7 @@ class Roles:
                 await asyncio.to_thread(store.forget_missing)
             if not store.loss.missing:
                 await asyncio.to_thread(
-                    self.wholeness.caught_up,
+                    self.completeness.caught_up,
                     is_copied_anew=store.is_restarted,
                     is_loss_accepted=self._is_loss_accepted,
                 )

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-class WholeRecord(msgspec.Struct, frozen=True):
+class CompletenessRecord(msgspec.Struct, frozen=True):
     """What one start knew."""
 
     is_whole: bool | None
@@ -47,7 +47,7 @@ class WholeRecord(msgspec.Struct, frozen=True):
     """Cluster and name of the broker that used the store; empty from an earlier version."""
 
 
-class Found(NamedTuple):
+class RecoveryFindings(NamedTuple):
     """What a start has found."""
 
     is_clean: bool
@@ -67,16 +67,16 @@ class Found(NamedTuple):
     """Whether the log lacks its head or files in the middle: following a master does not bring them back."""
 
 
-def found_by(report: RecoveryReport) -> Found:
+def findings_of(report: RecoveryReport) -> RecoveryFindings:
     """From what a recovery says."""
     is_rotten = bool(report.damaged or report.set_aside or report.had_failed_flush)
     is_damaged = is_rotten or bool(report.lost_flushed_bytes or report.missing)
     is_hollow = any(not lost.is_at_end for lost in report.missing)
     is_empty = report.end == 0 and not report.missing
-    return Found(report.is_clean, is_empty, is_damaged, report.buffers_present, is_rotten, is_hollow)
+    return RecoveryFindings(report.is_clean, is_empty, is_damaged, report.buffers_present, is_rotten, is_hollow)
 
 
-def judged(last: WholeRecord | None, found: Found, machine: str) -> bool | None:
+def judge_completeness(last: CompletenessRecord | None, found: RecoveryFindings, machine: str) -> bool | None:
     """Whether everything is there. None if that is unknown: no start has recorded it, and no loss is known."""
     if found.is_damaged:
         return False
@@ -96,7 +96,7 @@ def this_machine() -> str:
 
 
 @final
-class Wholeness:
+class DataCompleteness:
     """Owned by whoever holds the store's lock. Everything but ``is_whole`` waits for the disk."""
 
     def __init__(self, disk: Disk, root: str, machine: str | None = None, *, scope: str = "", broker: str = "") -> None:
@@ -107,7 +107,7 @@ class Wholeness:
         self._path: Final = f"{root}/whole.json"
         run = this_machine() if machine is None else machine
         self._machine: Final = f"{run}/{scope}" if run and scope else run
-        self._record: WholeRecord | None = None
+        self._record: CompletenessRecord | None = None
         self._root: Final = root
         self._broker: Final = broker
         self._is_missing = False
@@ -120,17 +120,17 @@ class Wholeness:
         later = (f"{self._root}/{name}" for name in ("role.json", "retention-clock.json"))
         self._is_missing = not self._disk.exists(self._path) and any(self._disk.exists(path) for path in later)
         try:
-            self._record = read_sealed(self._disk, self._path, WholeRecord)
+            self._record = read_sealed(self._disk, self._path, CompletenessRecord)
         except ValueError as exc:
             log.warning("whether everything is here is not known", extra={"path": self._path, "reason": str(exc)})
-            self._record = WholeRecord(is_whole=None)
+            self._record = CompletenessRecord(is_whole=None)
 
     def started(self, report: RecoveryReport, pool: PoolStatus) -> None:
         """Judge this start, before it acknowledges anything. On a full disk nothing is known afterwards."""
-        found = found_by(report)
+        found = findings_of(report)
         self._is_rotten, self._is_hollow = found.is_rotten, found.is_hollow
-        self.is_whole = judged(self._record, found, self._machine)
-        record = WholeRecord(self.is_whole, self._machine, pool.is_crash_safe, pool.total, self._broker)
+        self.is_whole = judge_completeness(self._record, found, self._machine)
+        record = CompletenessRecord(self.is_whole, self._machine, pool.is_crash_safe, pool.total, self._broker)
         self._report_other_broker()
         if self._is_missing and self.is_whole is None:
             facts = {"path": self._path, "reason": "it is missing"}
@@ -172,10 +172,10 @@ class Wholeness:
         is_torn = self._is_rotten or (self._is_hollow and not is_loss_accepted)
         if self.is_whole is True or (is_torn and not is_copied_anew):
             return
-        last = self._record or WholeRecord(is_whole=None, machine=self._machine)
+        last = self._record or CompletenessRecord(is_whole=None, machine=self._machine)
         self._write(msgspec.structs.replace(last, is_whole=True))
         self.is_whole = True
 
-    def _write(self, record: WholeRecord) -> None:
+    def _write(self, record: CompletenessRecord) -> None:
         write_sealed(self._disk, self._path, record)
         self._record = record

@@ -1,12 +1,18 @@
-"""What this broker has promised, on its disk: to follow no master and to grant no request below an epoch.
+"""What this broker has on its disk of its part in the group: what it promised, and which role it had last.
 
-    <root>/promise.json      a sealed document
+    <root>/promise.json      a sealed document: to follow no master and to grant no request below an epoch
     <root>/promise.json.bak  its copy
+    <root>/role.json         a sealed document: the last role, its epoch, and the other members of that epoch
 
 A promise counts when both are durable, and is never taken back: a decider that has gathered enough of them may be
 promoting a member at this moment. Asking again for the same epoch is answered as before; for an older one it is
 refused. The higher epoch of the two files holds, so one that is damaged, missing or rolled back is mended by the other.
 If neither can be read the start is refused: a broker that has forgotten what it promised must not vote.
+
+The last role gives no role: a role is given by the configuration or by an order, and the order to regain one is for
+just what is recorded here (``server/roles/role_status``). It names the members that a master has to compare with after
+a start that may have lost bytes, and those that may be elected. So one that cannot be read is logged and forgotten,
+unlike a promise.
 """
 
 from __future__ import annotations
@@ -100,3 +106,51 @@ def _refusal(path: str, reason: str) -> str:
         f"empty: the broker copies everything from its master. A broker that belongs to no group any more needs "
         f"neither: remove {path} and remove {path}.bak then"
     )
+
+
+class RoleRecord(msgspec.Struct, frozen=True):
+    """A role in an epoch."""
+
+    epoch: int = 0
+    is_master: bool = False
+    electable: list[int] = []
+    """The slaves of the epoch that may be promoted after it, by their numbers."""
+
+    master: str = ""
+    """The replication port of the master, for its slaves."""
+
+    master_id: int = -1
+    """Its number, for its slaves."""
+
+    acks_needed: int = -1
+    """How many slaves the master waits for; -1 if its slave has not heard from it."""
+
+    grant_ms: int = 0
+    """For how long its slave grants it to acknowledge, at a time."""
+
+    is_over: bool = False
+    """Whether the role was taken from this broker, or its clients were sent elsewhere, in this very epoch."""
+
+
+@final
+class RoleFile:
+    """Owned by whoever holds the store's lock. Reading and writing wait for the disk."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self.record = RoleRecord()
+        self._disk: Final = disk
+        self._path: Final = f"{root}/role.json"
+
+    def load(self) -> RoleRecord:
+        """The last role; none if nothing was recorded."""
+        try:
+            self.record = read_sealed(self._disk, self._path, RoleRecord) or self.record
+        except ValueError as exc:
+            log.warning("the last role is not known", extra={"path": self._path, "reason": str(exc)})
+        return self.record
+
+    def write(self, record: RoleRecord) -> None:
+        """Durable when this returns. Raises OSError."""
+        if record != self.record:
+            write_sealed(self._disk, self._path, record)
+            self.record = record

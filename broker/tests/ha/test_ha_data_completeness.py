@@ -11,9 +11,14 @@ from typing import Final
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.ha import wholeness
+from gantry_broker.ha import data_completeness
+from gantry_broker.ha.data_completeness import (
+    CompletenessRecord,
+    DataCompleteness,
+    RecoveryFindings,
+    judge_completeness,
+)
 from gantry_broker.ha.peak_rate import WINDOWS, PeakRate
-from gantry_broker.ha.wholeness import Found, Wholeness, WholeRecord, judged
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.settings import broker_settings
 from gantry_broker.store.loss import LossCause, LostRange
@@ -22,12 +27,12 @@ from gantry_broker.store.write_pool import NO_POOL, PoolStatus
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import dialogue, local_conf, wait_until
 
-KNOWN: Final = WholeRecord(is_whole=True, machine="a", is_crash_safe=True, buffers=3)
+KNOWN: Final = CompletenessRecord(is_whole=True, machine="a", is_crash_safe=True, buffers=3)
 ANONYMOUS: Final = PoolStatus("anonymous", 3, 3, False)
 
 
-def crash(buffers: int = 3, *, is_damaged: bool = False) -> Found:
-    return Found(is_clean=False, is_empty=False, is_damaged=is_damaged, buffers=buffers)
+def crash(buffers: int = 3, *, is_damaged: bool = False) -> RecoveryFindings:
+    return RecoveryFindings(is_clean=False, is_empty=False, is_damaged=is_damaged, buffers=buffers)
 
 
 @pytest.mark.parametrize(
@@ -37,30 +42,36 @@ def crash(buffers: int = 3, *, is_damaged: bool = False) -> Found:
         pytest.param(KNOWN, crash(), "b", False, id="the machine went down"),
         pytest.param(KNOWN, crash(buffers=2), "a", False, id="a write buffer is gone"),
         pytest.param(KNOWN, crash(is_damaged=True), "a", False, id="bytes are gone"),
-        pytest.param(WholeRecord(True, "a", False), crash(), "a", False, id="anonymous buffers were killed"),
-        pytest.param(WholeRecord(True, "", True), crash(), "", False, id="nobody knows the machine"),
-        pytest.param(KNOWN, Found(True, False, False, 0), "b", True, id="a clean stop"),
-        pytest.param(KNOWN, Found(True, False, True, 3), "a", False, id="rot after a clean stop"),
+        pytest.param(CompletenessRecord(True, "a", False), crash(), "a", False, id="anonymous buffers were killed"),
+        pytest.param(CompletenessRecord(True, "", True), crash(), "", False, id="nobody knows the machine"),
+        pytest.param(KNOWN, RecoveryFindings(True, False, False, 0), "b", True, id="a clean stop"),
+        pytest.param(KNOWN, RecoveryFindings(True, False, True, 3), "a", False, id="rot after a clean stop"),
         pytest.param(
-            WholeRecord(False, "a", True), Found(True, False, False), "a", False, id="doubt, and a clean stop"
+            CompletenessRecord(False, "a", True),
+            RecoveryFindings(True, False, False),
+            "a",
+            False,
+            id="doubt, and a clean stop",
         ),
-        pytest.param(WholeRecord(None, "a", True), crash(0), "a", None, id="unknown before"),
-        pytest.param(None, Found(True, True, False), "a", True, id="a new store"),
-        pytest.param(None, Found(True, False, False), "a", None, id="a store from before"),
-        pytest.param(None, Found(True, False, True), "a", False, id="a damaged store from before"),
+        pytest.param(CompletenessRecord(None, "a", True), crash(0), "a", None, id="unknown before"),
+        pytest.param(None, RecoveryFindings(True, True, False), "a", True, id="a new store"),
+        pytest.param(None, RecoveryFindings(True, False, False), "a", None, id="a store from before"),
+        pytest.param(None, RecoveryFindings(True, False, True), "a", False, id="a damaged store from before"),
     ],
 )
-def test_what_a_start_may_believe(last: WholeRecord | None, found: Found, machine: str, expected: bool | None) -> None:
+def test_what_a_start_may_believe(
+    last: CompletenessRecord | None, found: RecoveryFindings, machine: str, expected: bool | None
+) -> None:
     """True is said only where it is known, and False wherever something acknowledged may be gone."""
-    assert judged(last, found, machine) is expected
+    assert judge_completeness(last, found, machine) is expected
 
 
 def report(*, is_clean: bool = False, end: int = 100) -> RecoveryReport:
     return RecoveryReport(is_clean=is_clean, start=0, end=end)
 
 
-def started(disk: FaultyDisk, machine: str, found: RecoveryReport, pool: PoolStatus = NO_POOL) -> Wholeness:
-    one = Wholeness(disk, "/store", machine)
+def started(disk: FaultyDisk, machine: str, found: RecoveryReport, pool: PoolStatus = NO_POOL) -> DataCompleteness:
+    one = DataCompleteness(disk, "/store", machine)
     one.load()
     one.started(found, pool)
     return one
@@ -91,7 +102,7 @@ def test_a_doubt_outlives_clean_stops_and_power_cuts() -> None:
 
 def scoped(disk: FaultyDisk, scope: str) -> bool | None:
     """What a start in a pod believes after a crash, on one run of one machine."""
-    one = Wholeness(disk, "/store", "a", scope=scope)
+    one = DataCompleteness(disk, "/store", "a", scope=scope)
     one.load()
     one.started(report(), NO_POOL)
     return one.is_whole
@@ -103,7 +114,7 @@ def test_another_pod_on_the_same_machine_believes_nothing() -> None:
     assert scoped(disk, "pod-1") is False
     started(disk, "a", report(is_clean=True)).caught_up()
 
-    one = Wholeness(disk, "/store", "a", scope="pod-1")
+    one = DataCompleteness(disk, "/store", "a", scope="pod-1")
     one.load()
     one.started(report(is_clean=True), NO_POOL)
     assert one.is_whole is True
@@ -268,11 +279,11 @@ async def test_a_slave_is_whole_again_when_it_has_what_its_master_had(
         async with running(conf | {"haMasterAddress": "127.0.0.1:9", "memoryScope": "another pod"}) as slave:
             assert (await slave.roles.status()).is_whole is False
         async with running(conf) as slave:
-            await wait_until(lambda: slave.roles.wholeness.is_whole is True)
+            await wait_until(lambda: slave.roles.completeness.is_whole is True)
         crashed(conf)
-        monkeypatch.setattr(wholeness, "this_machine", lambda: "another run")
+        monkeypatch.setattr(data_completeness, "this_machine", lambda: "another run")
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
             assert (await slave.roles.status()).is_whole is False
         async with running(conf) as slave:
             assert (await slave.roles.status()).is_whole is False
-            await wait_until(lambda: slave.roles.wholeness.is_whole is True)
+            await wait_until(lambda: slave.roles.completeness.is_whole is True)

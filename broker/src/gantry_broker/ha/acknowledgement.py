@@ -1,0 +1,170 @@
+"""What a master may acknowledge: how far its slaves are, and whether another member may be the master.
+
+    slave a   received ----------------------| flushed -------------|
+    slave b   received ------|               flushed ---|
+                             `-- with one ack needed, a's counts; with two, b's
+
+Slaves are counted by identity, never by connection: a peer that connects twice, or claims another's name, is one voter
+or none. A slave that is gone keeps nothing: an ack is a promise of a slave that is connected.
+
+Two kinds of acks prove nothing, because an election would not see them. Those of slaves that are never asked for a
+promise; and those that end before the master's epoch begins: such a slave's log still ends in an older epoch, and would
+lose against another one's of an epoch in between, though that lacks what was acknowledged.
+
+Where no slave's ack is needed, grants decide, on a clock that never stops:
+
+    a master of an asynchronous group answers 0 only while it holds one of two keys:
+    1  a short grant from every electable slave, renewed with its acks
+    2  the shard's Lease, of which its sidecar tells it
+
+A promotion ends both first: one slave that has promised a newer epoch grants nothing any more, and the Lease goes to
+somebody else. So neither an unreachable API server nor a dead slave nor a dead sidecar alone stops anybody. A grant
+counts from when the master *sent* the beat that it answers, which is before the slave began to keep it: whatever the
+network does, the master stops first. The clock must go on while the machine sleeps (``CLOCK_BOOTTIME``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final, final
+
+MARGIN_SHARE: Final = 0.1
+"""Of a grant, given away for clocks that do not run alike."""
+
+
+@dataclass(slots=True)
+class SlaveProgress:
+    """One connected slave."""
+
+    identity: str
+    broker_id: int
+    received: int = -1
+    flushed: int = -1
+    acked_at: float = 0.0
+    """When it last said anything, on the loop's clock."""
+
+    def level(self, *, is_flushed_wanted: bool) -> int:
+        """How far it is, in the sense that counts."""
+        return min(self.received, self.flushed) if is_flushed_wanted else self.received
+
+
+@final
+class AckSet:
+    """Owned by the loop. Positions of one slave never go back; the set's do, when somebody leaves."""
+
+    def __init__(self, *, acks_needed: int, is_flushed_wanted: bool) -> None:
+        self.acks_needed: Final = acks_needed
+        self.is_flushed_wanted: Final = is_flushed_wanted
+        self._slaves: dict[str, SlaveProgress] = {}
+        self._electable: frozenset[int] = frozenset()
+        self._epoch_start = 0
+
+    def begin_epoch(self, start: int, electable: Collection[int]) -> None:
+        """From now on count for an epoch that begins at ``start``. With nobody electable there is no election."""
+        self._epoch_start, self._electable = start, frozenset(electable)
+
+    def __len__(self) -> int:
+        return len(self._slaves)
+
+    def __iter__(self) -> Iterator[SlaveProgress]:
+        return iter(tuple(self._slaves.values()))
+
+    def join(self, identity: str, broker_id: int, now: float) -> SlaveProgress | None:
+        """Take somebody in. None if that identity, or that number, is here already."""
+        if any(one.identity == identity or one.broker_id == broker_id for one in self._slaves.values()):
+            return None
+        slave = self._slaves[identity] = SlaveProgress(identity, broker_id, acked_at=now)
+        return slave
+
+    def leave(self, slave: SlaveProgress) -> None:
+        """It is gone, and so is its voice."""
+        if self._slaves.get(slave.identity) is slave:
+            del self._slaves[slave.identity]
+
+    def acked(self) -> int:
+        """Up to where as many slaves as are needed have the log; -1 if too few of them prove anything."""
+        levels = sorted((one.level(is_flushed_wanted=self.is_flushed_wanted) for one in self._voices()), reverse=True)
+        end = levels[self.acks_needed - 1] if 0 < self.acks_needed <= len(levels) else -1
+        return end if end >= self._epoch_start else -1
+
+    def _voices(self) -> Iterator[SlaveProgress]:
+        """Who counts."""
+        return (one for one in self._slaves.values() if not self._electable or one.broker_id in self._electable)
+
+    def has_enough(self, wrote: int, gap_bytes_max: int) -> bool:
+        """Whether enough slaves are here and near: others are copied to, but nobody need wait for them."""
+        near = sum(wrote - slave.received <= gap_bytes_max for slave in self._voices() if slave.received >= 0)
+        return near >= self.acks_needed
+
+
+@final
+class Grants:
+    """What one master was granted, by whom, until when. All times are of its own boot-time clock, in milliseconds."""
+
+    def __init__(self, electable: Collection[str]) -> None:
+        self.electable: Final = frozenset(electable)
+        """Who may be promoted, by identity. With nobody there is nobody to fear."""
+
+        self._until_ms: dict[str, int] = {}
+        self._lease_until_ms = -1
+
+    def granted(self, identity: str, sent_ms: int, grant_ms: int) -> None:
+        """A slave has answered the beat that was sent at ``sent_ms``. A grant of 0 takes back what it gave."""
+        if grant_ms <= 0:
+            self._until_ms.pop(identity, None)
+            return
+        until_ms = sent_ms + int(grant_ms * (1 - MARGIN_SHARE))
+        self._until_ms[identity] = max(until_ms, self._until_ms.get(identity, -1))
+
+    def leased(self, renewed_ms: int, duration_ms: int) -> None:
+        """The Lease was renewed by a request that was sent at ``renewed_ms``; a duration of 0 gives it back."""
+        self._lease_until_ms = renewed_ms + int(duration_ms * (1 - MARGIN_SHARE)) if duration_ms > 0 else -1
+
+    def may_acknowledge(self, now_ms: int) -> bool:
+        """Whether one of the keys is held right now. To be asked just before each answer."""
+        return now_ms < self.until_ms
+
+    @property
+    def until_ms(self) -> int:
+        """Up to when a key is held."""
+        if not self.electable:
+            return 1 << 62
+        by_slaves = min(self._until_ms.get(identity, -1) for identity in self.electable)
+        return max(by_slaves, self._lease_until_ms)
+
+    def missing(self, now_ms: int) -> list[str]:
+        """Whose grants are over, for the status."""
+        return sorted(identity for identity in self.electable if self._until_ms.get(identity, -1) <= now_ms)
+
+
+@final
+class GivenGrants:
+    """The other side: until when what a slave has granted may count, on its own boot-time clock, in milliseconds.
+
+    Whoever promotes somebody waits for that. A slave that was started again does not know when its last process granted
+    last: a moment ago, as far as it can tell. So how long a master wants its grants is on the slave's disk before the
+    first of them is given.
+    """
+
+    def __init__(self) -> None:
+        self._grant_ms = 0
+        self._until_ms = -1
+
+    def started(self, grant_ms: int, now_ms: int) -> None:
+        """This process begins; the last one may have granted for so long until now."""
+        self._grant_ms = grant_ms
+        self.given(now_ms)
+
+    def welcomed(self, grant_ms: int) -> None:
+        """A master wants grants of so long from now on; 0 for none."""
+        self._grant_ms = grant_ms
+
+    def given(self, now_ms: int) -> None:
+        """One is given, or just was."""
+        if self._grant_ms > 0:
+            self._until_ms = max(self._until_ms, now_ms + self._grant_ms)
+
+    def rest_ms(self, now_ms: int) -> int:
+        """For how much longer one may count."""
+        return max(0, self._until_ms - now_ms)
