@@ -56,12 +56,10 @@ from gantry_broker.server.groups.resets import ResetHandlers
 from gantry_broker.server.pull import queries
 from gantry_broker.server.pull.handlers import PullHandlers
 from gantry_broker.server.pull.visibility import Visibility
-from gantry_broker.server.roles.handlers import ReplicationHandlers
+from gantry_broker.server.roles.handlers import ReplicationHandlers, broker_suggester
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.roles import Roles
-from gantry_broker.server.roles.slave_reads import SlaveReads
 from gantry_broker.server.roles.stored_tables import StoredTables
-from gantry_broker.server.roles.stream_speeds import StreamSpeeds
 from gantry_broker.server.roles.table_sync import TableSync
 from gantry_broker.server.send import send_back
 from gantry_broker.server.send.ack_gate import AckGate
@@ -278,7 +276,7 @@ class Broker:
         self.pulls.hold.stop()
         for service in self._services:
             await service.drain()
-        await self.replication.stop_following()
+        await self.replication.slave.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -300,8 +298,8 @@ class Broker:
         until = min(end, self._loop.time() + LAST_ACKS_S)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
-                while self.replication.is_leading and not self.replication.are_slaves_level:
-                    await self.replication.moves()
+                while self.replication.master.is_leading and not self.replication.master.are_slaves_level:
+                    await self.replication.master.moves()
         self.visibility.advance()
 
     async def _save(self, end: float) -> None:
@@ -324,7 +322,7 @@ class Broker:
             disk_used_bytes=disk.used if disk.total else None,
             role=_ROLES[self.roles.role],
             epoch=self.roles.epoch or None,
-            confirmed=None if self.replication.follower is None else self.replication.shown,
+            confirmed=None if self.replication.slave.follower is None else self.replication.slave.visible,
             slaves=self._slave_facts(),
             certificate_ends_at=self.tls.expires_at,
             queues_rebuilding=self.store.repair.queues.queues_waiting,
@@ -399,7 +397,7 @@ class Broker:
             gate=Gate(),
             published=lambda: self.registration.published(),
             is_slave=lambda: self.roles.role is HaRole.SLAVE,
-            is_sure_master=lambda: self.replication.is_sure,
+            is_sure_master=lambda: self.replication.master.is_sure,
         )
         self.delay = DelayService(self.core)
         guard = self.guard
@@ -412,14 +410,15 @@ class Broker:
             self.core, self._disk, self.retention.paused(), bytes_per_second=settings.store.scrub_bytes_per_second
         )
         limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
-        tables = TableSync(self.core, self.delay)
+        tables = TableSync(self.core, self.delay, lambda: self.replication.master.tables_changed())
+        promises = PromiseFile(self._disk, settings.store_path)
         self.replication = Replication(
-            settings, self.store, tables, standstill=self.standstill,
+            settings, self.store, tables, promises, standstill=self.standstill,
             advanced=lambda: self.visibility.release_answers(), meanwhile=lambda: self.visibility.appended(),
             account=account, certificates=self.tls.replication, quiet=self.retention.paused,
         )  # fmt: skip
         self.ack_gate = AckGate(
-            self.store, self.replication, stats, self._loop,
+            self.store, self.replication.policy, stats, self._loop,
             flush_timeout_ms=settings.sync_flush_timeout_ms if settings.store.flush.is_sync else None,
             slave_timeout_ms=settings.ha.slave_timeout_ms, sends_max=settings.send_queue_capacity,
         )  # fmt: skip
@@ -442,14 +441,14 @@ class Broker:
         self.store.is_awaited = lambda: self.pulls.hold.count > 0 or self.roles.role is HaRole.SLAVE
         self.roles = Roles(
             settings, self.store, self.replication, self.core.gate, self,
-            promises=PromiseFile(self._disk, settings.store_path), records=RoleFile(self._disk, settings.store_path),
+            promises=promises, records=RoleFile(self._disk, settings.store_path),
             completeness=DataCompleteness(
                 self._disk, settings.store_path, scope=settings.memory_scope,
                 broker=f"{settings.cluster_name}/{settings.broker_name}",
             ),
         )  # fmt: skip
-        reads = SlaveReads(live, self.store, self.replication, self.roles)
-        self.pulls = PullHandlers(self.core, self._loop, suggest_broker=reads.suggest)
+        suggest_broker = broker_suggester(live, self.store, self.replication, self.roles)
+        self.pulls = PullHandlers(self.core, self._loop, suggest_broker=suggest_broker)
         self.visibility = Visibility(self._loop, self.store, self.ack_gate, self.pulls.hold, self.replication.moved)
         self.control = ControlServer(settings.control_path, self.roles)
         self.registration = Registration(
@@ -466,8 +465,7 @@ class Broker:
         )
         self.outside = OutsideAddresses(settings.outside_path, lambda: self.register(self._registered_as))
         self.tables = StoredTables(self.core, self.delay)
-        self.speeds = StreamSpeeds(self.replication, self.store, self._loop.time)
-        self.periodic_tasks = PeriodicTasks(self.core, self.speeds)
+        self.periodic_tasks = PeriodicTasks(self.core)
         self._limits = limits
 
     @property
@@ -488,7 +486,7 @@ class Broker:
                 core, self.delay, self.pulls.hold, self._connections, ports=self._listeners,
                 certificate_ends_at=lambda: self.tls.expires_at,
             ),
-            ReplicationHandlers(core, self.roles, self.replication, self.speeds),
+            ReplicationHandlers(core, self.roles, self.replication),
             AccountHandlers(self.guard),
         )  # fmt: skip
         return join_tables(
@@ -626,7 +624,7 @@ class Broker:
     def _damage_resolved(self) -> None:
         """Resume waiting pulls and slaves: a damaged range was healed, or its waiting time is over."""
         self.pulls.hold.wake_all()
-        self.replication.damage_resolved()
+        self.replication.master.server.appended()
 
     async def standstill(self, change: Callable[[], None]) -> None:
         """Run ``change`` in a thread while nobody uses the store: clients are sent away, and nothing is answered."""

@@ -241,7 +241,7 @@ class Shard:
         def is_level() -> bool:
             return len(master.replication.acks) >= len(others) and all(
                 one.store.wrote == master.store.wrote
-                and one.replication.shown >= master.store.wrote
+                and one.replication.slave.visible >= master.store.wrote
                 and one.roles.role is HaRole.SLAVE
                 for one in others
             )

@@ -16,7 +16,6 @@ from gantry_broker.ha.classic.follower import ClassicFollower
 from gantry_broker.ha.classic.questions import BadAnswer, Questions
 from gantry_broker.ha.classic.tables import ClassicTables
 from gantry_broker.ha.frames import Table
-from gantry_broker.server.roles.role_status import status_of
 from gantry_broker.settings import SettingsError, broker_settings
 from gantry_remoting import CommandService, Connection, Listener, ListenerSettings
 from gantry_status.orders import HaRole
@@ -144,9 +143,9 @@ async def test_a_slave_that_was_a_master_itself_is_not_mixed_with_another(tmp_pa
             await one.send_ok(topic="only-there")
         async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
             before = log_of(slave)
-            await wait_until(lambda: "another one than the master's" in status_of(slave.roles).trouble)
+            await wait_until(lambda: "another one than the master's" in slave.roles.report().trouble)
 
-            follower = slave.replication.follower
+            follower = slave.replication.slave.follower
             assert isinstance(follower, ClassicFollower) and follower.confirmed == -1
             await follower.tables.fetch()
             assert slave.core.topics.find("only-there") is None

@@ -18,8 +18,8 @@ from gantry_broker.ha.data_completeness import (
     RecoveryFindings,
     judge_completeness,
 )
-from gantry_broker.ha.peak_rate import WINDOWS, PeakRate
 from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.server.roles.replication_rates import WINDOWS, PeakRate
 from gantry_broker.settings import broker_settings
 from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.recovery_report import RecoveryReport
@@ -231,13 +231,13 @@ def test_the_peak_covers_every_second_whenever_it_was_looked_at() -> None:
     rate = PeakRate()
     assert rate.bytes_per_s(5) is None
     for wrote in (0, 10, 40, 45):
-        rate.looked(wrote)
+        rate.sample(wrote)
     assert rate.bytes_per_s(45) == 40
     assert rate.bytes_per_s(95) == 55, "what came since the last look counts, too"
-    rate.looked(0)
+    rate.sample(0)
     assert rate.bytes_per_s(0) == 40, "a log that was cut has taken nothing"
     for _ in range(WINDOWS):
-        rate.looked(0)
+        rate.sample(0)
     assert rate.bytes_per_s(0) == 0
 
 

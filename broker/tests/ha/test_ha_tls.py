@@ -51,8 +51,7 @@ async def pair(tmp_path: Path, of_master: Party, of_slave: Party) -> AsyncIterat
 
 
 def streams(master: Broker) -> int:
-    assert master.replication.server is not None
-    return len(master.replication.server.streams)
+    return len(master.replication.master.server.streams)
 
 
 async def follows(master: Broker) -> None:
@@ -95,8 +94,7 @@ async def test_certificates_are_replaced_on_both_sides(tmp_path: Path, authority
         for party in (of_master, of_slave):
             party.trust(other)
         await wait_until(lambda: is_trusting_only(master) and is_trusting_only(slave))
-        assert master.replication.server is not None
-        master.replication.server.disconnect("its certificates are new")
+        master.replication.master.server.disconnect("its certificates are new")
         await wait_until(lambda: streams(master) == 1 and len(master.replication.acks) == 1)
         assert await send(master) == 0
         assert await is_turned_away(ha_port(master), old_member)
@@ -108,16 +106,15 @@ async def test_a_slave_with_the_old_certificate_goes_on(tmp_path: Path, authorit
     context = of_slave.client().client_context()
     async with pair(tmp_path, of_master, of_slave) as (master, slave):
         await follows(master)
-        assert master.replication.server is not None
-        [stream] = master.replication.server.streams
+        [stream] = master.replication.master.server.streams
         old, of_slave_before = await served_serial(ha_port(master), context), contexts(slave)
 
         of_master.replace(authority)
         await other_serial(ha_port(master), context, old)
 
         assert await send(master) == 0
-        assert stream in master.replication.server.streams and len(master.replication.acks) == 1
-        master.replication.server.disconnect("to see it come again")
+        assert stream in master.replication.master.server.streams and len(master.replication.acks) == 1
+        master.replication.master.server.disconnect("to see it come again")
         await wait_until(lambda: streams(master) == 1 and len(master.replication.acks) == 1)
         assert await send(master) == 0 and contexts(slave) is of_slave_before
 
@@ -191,7 +188,7 @@ async def test_plain_text_never_reaches_the_protocol(tmp_path: Path, authority: 
     async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **party.replication()) as master:
         address = master.settings.ha_address
         async with broker_at(tmp_path / "slave", haMasterAddress=address, **SLAVE) as slave:
-            await wait_until(lambda: getattr(slave.replication.follower, "trouble", None) is not None)
+            await wait_until(lambda: getattr(slave.replication.slave.follower, "trouble", None) is not None)
             assert streams(master) == 0 and len(master.replication.acks) == 0
 
 
@@ -208,8 +205,7 @@ async def test_a_broken_replacement_keeps_the_group(tmp_path: Path, authority: t
 
         assert str(of_master.key) in str(master.tls.trouble)
         assert await served_serial(ha_port(master), context) == serial
-        assert master.replication.server is not None
-        master.replication.server.disconnect("to see it come again")
+        master.replication.master.server.disconnect("to see it come again")
         await wait_until(lambda: streams(master) == 1 and len(master.replication.acks) == 1)
         assert await send(master) == 0
 
@@ -237,8 +233,7 @@ async def test_a_handshake_has_to_end_in_time(
     async with broker_at(tmp_path / "master", **party.replication()) as master:
         peer = await RawPeer.open(ha_port(master))
         await peer.say(b"\x16\x03\x01")
-        assert master.replication.server is not None
-        port = master.replication.server._tls_port
+        port = master.replication.master.server._tls_port
         assert port is not None
         await wait_until(lambda: port.handshakes == 1)
 
@@ -259,8 +254,7 @@ async def test_a_flood_of_handshakes_does_not_shut_out_a_slave(
     monkeypatch.setattr(tls_port, "HANDSHAKES_MAX", 3)
     party = Party(tmp_path / "party", authority)
     async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **party.replication()) as master:
-        assert master.replication.server is not None
-        port = master.replication.server._tls_port
+        port = master.replication.master.server._tls_port
         assert port is not None
         peers = [await RawPeer.open(ha_port(master)) for _ in range(9)]
         for peer in peers[:6]:

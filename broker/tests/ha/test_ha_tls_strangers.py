@@ -36,7 +36,7 @@ def written(broker: Broker) -> dict[str, str]:
 
 async def tried(slave: Broker) -> None:
     """Wait until this one has been turned away."""
-    await wait_until(lambda: getattr(slave.replication.follower, "trouble", None) is not None)
+    await wait_until(lambda: getattr(slave.replication.slave.follower, "trouble", None) is not None)
 
 
 @pytest.mark.verify(quick=1)
@@ -81,7 +81,7 @@ async def test_a_strange_master_is_believed_nothing(tmp_path: Path, is_guarded: 
                 await slave.core.persistence.round()  # what a start writes comes from itself
                 before = written(slave)
                 await tried(slave)
-                assert slave.store.wrote == 0 and slave.replication.promised_epoch == 0
+                assert slave.store.wrote == 0 and slave.roles.promises.promise.epoch == 0
                 assert before and written(slave) == before
             else:
                 await wait_until(lambda: slave.store.wrote == rogue.store.wrote)

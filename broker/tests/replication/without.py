@@ -35,7 +35,7 @@ def promise_and_go_on() -> None:
         history = roles.replication.store.history
         return Promised(
             epoch=epoch, identity=roles.store.identity.uuid, broker_id=roles.settings.broker_id,
-            last_epoch=history.epoch, end=roles.store.wrote, granted_ms=roles.replication.granted_ms,
+            last_epoch=history.epoch, end=roles.store.wrote, granted_ms=roles.replication.slave.granted_ms,
         )  # fmt: skip
 
     replace(Roles, "promise", promise)

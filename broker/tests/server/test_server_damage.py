@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.roles.role_status import status_of
 from gantry_cli.rates import read_facts
 from gantry_status import LogRange
 from gantry_testing.local import GROUP, TOPIC, dialogue, running_broker, wait_until
@@ -101,18 +100,18 @@ async def test_a_broker_alone_is_incomplete_while_a_message_is_damaged(tmp_path:
     """Without a replica nothing heals the damage: the status reports missing data until the record is good again."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         await send_all(broker)
-        assert status_of(broker.roles).is_whole is True
+        assert broker.roles.report().is_whole is True
         place = damage(broker)
         await pull_all(broker, wait_ms=0)
 
-        assert status_of(broker.roles).is_whole is False
-        assert status_of(broker.roles).damaged_bytes == broker.store.guard.damaged[0].end - place > 0
+        assert broker.roles.report().is_whole is False
+        assert broker.roles.report().damaged_bytes == broker.store.guard.damaged[0].end - place > 0
 
         end = broker.store.guard.damaged[0].end
         damage(broker)
         broker.store.guard.found_good(place, end)
-        assert status_of(broker.roles).is_whole is True
-        assert status_of(broker.roles).damaged_bytes == 0
+        assert broker.roles.report().is_whole is True
+        assert broker.roles.report().damaged_bytes == 0
 
 
 async def test_a_damaged_message_is_not_found_by_its_place_nor_sent_back(tmp_path: Path) -> None:

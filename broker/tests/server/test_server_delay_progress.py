@@ -209,7 +209,7 @@ async def test_a_promoted_slave_never_skips(tmp_path: Path, monkeypatch: pytest.
         await follows(first, 2)
         await send_later(first, b"later")
         await copied(first, second)
-        stream = next(iter(first.replication.server.streams))  # type: ignore[union-attr]
+        stream = next(iter(first.replication.master.server.streams))
         stream.pause_writing()
 
         await wait_until(lambda: first.delay.progress.offset(1) == 1)

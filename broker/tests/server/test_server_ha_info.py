@@ -9,7 +9,7 @@ from test_server_roles import MOVED, group
 
 from gantry_broker.app import Broker
 from gantry_broker.ha.master_session import MasterSession
-from gantry_broker.server.roles.stream_speeds import StreamSpeeds
+from gantry_broker.server.roles.replication_rates import StreamSpeeds
 from gantry_testing.local import dialogue, running_broker, wait_until
 
 
@@ -86,28 +86,24 @@ async def test_where_the_masters_stream_is_can_be_asked_and_not_told(tmp_path: P
             assert (await client.ask(908, {"masterFlushOffset": "7"})).code == 16
 
 
-def speeds_of(broker: Broker, times: list[float]) -> StreamSpeeds:
-    return StreamSpeeds(broker.replication, broker.store, lambda: times[-1])
+def speeds_of(broker: Broker) -> StreamSpeeds:
+    return StreamSpeeds(broker.replication.master.server, broker.store)
 
 
-async def test_speeds_are_those_between_two_looks(tmp_path: Path) -> None:
+async def test_speeds_are_those_between_two_samples(tmp_path: Path) -> None:
     """Nothing before the second one; then bytes a second, of each stream, and of a slave's own log."""
     async with group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)
-        times = [1.0]
-        sent, copied = speeds_of(master, times), speeds_of(slave, times)
-        assert master.replication.server is not None
-        [stream] = master.replication.server.streams
-        times.append(2.0)
-        sent.look()
-        copied.look()
+        sent, copied = speeds_of(master), speeds_of(slave)
+        [stream] = master.replication.master.server.streams
+        sent.sample(2.0)
+        copied.sample(2.0)
         assert (sent.of(stream), copied.own) == (0, 0)
 
         async with dialogue(master) as client:
             await client.send_ok(b"x" * 4000)
         await wait_until(lambda: slave.store.wrote == master.store.wrote)
-        times.append(4.0)
-        sent.look()
-        copied.look()
+        sent.sample(4.0)
+        copied.sample(4.0)
         assert sent.of(stream) == copied.own == master.store.wrote // 2

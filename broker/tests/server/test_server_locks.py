@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gantry_broker.ha.acknowledgement import AckPolicy
 from gantry_broker.server.core.queue_locks import LOCK_LEASE_MS, QueueLocks
-from gantry_broker.server.roles.replication import Replication
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
 from gantry_wire import Command
@@ -153,7 +153,7 @@ async def test_a_master_that_is_not_sure_of_its_role_locks_nothing(
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         assert granted(await lock(client, "A")) == 1
         with monkeypatch.context() as patch:
-            patch.setattr(Replication, "may_acknowledge", lambda replication: False)
+            patch.setattr(AckPolicy, "may_acknowledge", lambda policy: False)
             refused = await lock(client, "A")
             assert (refused.code, "may not be the master" in (refused.remark or "")) == (14, True)
         assert (granted(await lock(client, "B")), granted(await lock(client, "A"))) == (0, 1)

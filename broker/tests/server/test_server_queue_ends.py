@@ -10,7 +10,7 @@ from test_server_roles import MOVED, SYNC, copied, follows, group
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import StoreFull
-from gantry_broker.server.roles.queue_ends import QueueEnds, QueueEndsDocument
+from gantry_broker.server.roles.table_sync import QueueEnds, QueueEndsDocument
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.message_store import QUEUE_OFFSET_MAX
 from gantry_testing.faulty_disk import FaultyDisk
@@ -51,7 +51,7 @@ def test_an_empty_queue_goes_on_where_it_is_told_also_after_a_restart(
     world: StoreWorld, ends: QueueEnds, end: int
 ) -> None:
     """At a file's border, within a file, and far behind; nothing is there to be read before the first message."""
-    ends.hear(says(end), world.store.wrote)
+    ends.receive(says(end), world.store.wrote)
 
     ends.reach(world.store.dispatched)
 
@@ -73,7 +73,7 @@ def test_an_empty_queue_goes_on_where_it_is_told_also_after_a_restart(
 
 def test_nothing_is_made_before_all_that_the_master_had_is_shown(world: StoreWorld, ends: QueueEnds) -> None:
     """Older messages of the queue may still be on their way."""
-    ends.hear(says(7), world.store.wrote + 1)
+    ends.receive(says(7), world.store.wrote + 1)
 
     ends.reach(world.store.dispatched)
 
@@ -83,7 +83,7 @@ def test_nothing_is_made_before_all_that_the_master_had_is_shown(world: StoreWor
 def test_a_queue_that_has_messages_knows_better(world: StoreWorld, ends: QueueEnds) -> None:
     """Its numbers come from the log."""
     world.send("idle", 2)
-    ends.hear(says(7), world.store.wrote)
+    ends.receive(says(7), world.store.wrote)
 
     ends.reach(world.store.dispatched)
 
@@ -92,7 +92,7 @@ def test_a_queue_that_has_messages_knows_better(world: StoreWorld, ends: QueueEn
 
 def test_a_topic_that_is_deleted_begins_anew(world: StoreWorld, ends: QueueEnds) -> None:
     """What was said of it is forgotten; of others it stays."""
-    ends.hear(QueueEndsDocument({"idle": {0: 7}, "other": {0: 9}}), world.store.wrote)
+    ends.receive(QueueEndsDocument({"idle": {0: 7}, "other": {0: 9}}), world.store.wrote)
     ends.forget_topic("idle")
 
     ends.reach(world.store.dispatched)
@@ -102,16 +102,16 @@ def test_a_topic_that_is_deleted_begins_anew(world: StoreWorld, ends: QueueEnds)
 
 def test_a_new_master_makes_all_of_them_at_once(world: StoreWorld, ends: QueueEnds) -> None:
     """It gives out the next numbers, wherever the old master's log ended."""
-    ends.hear(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.wrote + 100)
+    ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.wrote + 100)
 
-    ends.lead()
+    ends.adopt()
 
     assert {next_number(world, f"idle-{number}") for number in range(20)} == {7}
 
 
 def test_many_are_made_a_few_in_each_turn(world: StoreWorld, ends: QueueEnds) -> None:
     """The loop is not held up by all of them."""
-    ends.hear(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.wrote)
+    ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.wrote)
     turns = 0
     while any(next_number(world, f"idle-{number}") == 0 for number in range(20)):
         ends.reach(world.store.dispatched)
@@ -126,12 +126,12 @@ def test_a_queue_that_cannot_be_is_left_out(
 ) -> None:
     """The others are made, and it is said."""
     topic, number, end = place
-    ends.hear(QueueEndsDocument({topic: {number: end}, "other": {0: 9}}), world.store.wrote)
+    ends.receive(QueueEndsDocument({topic: {number: end}, "other": {0: 9}}), world.store.wrote)
 
     ends.reach(world.store.dispatched)
 
     assert next_number(world, "other") == 9
-    assert "cannot be" in caplog.text
+    assert "the master reports an impossible queue" in caplog.text
 
 
 def test_without_room_it_is_tried_again(world: StoreWorld, ends: QueueEnds, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_without_room_it_is_tried_again(world: StoreWorld, ends: QueueEnds, monk
     def full(*_: object) -> bool:
         raise StoreFull("no room")
 
-    ends.hear(says(7), world.store.wrote)
+    ends.receive(says(7), world.store.wrote)
     with monkeypatch.context() as patch:
         patch.setattr(type(world.store), "go_on_at", full)
         ends.reach(world.store.dispatched)
@@ -159,10 +159,10 @@ def test_without_room_for_a_file_the_number_holds_all_the_same(
     def full(*_: object) -> None:
         raise StoreFull("no room")
 
-    ends.hear(says(7), world.store.wrote)
+    ends.receive(says(7), world.store.wrote)
     with monkeypatch.context() as patch:
         patch.setattr(ConsumeQueue, "extend", full)
-        ends.lead()
+        ends.adopt()
     assert next_number(world) == 7
 
     world.send("idle", 1)

@@ -16,14 +16,14 @@ from gantry_broker.app import Broker
 from gantry_broker.ha.data_completeness import CompletenessRecord
 from gantry_broker.ha.role_files import RoleRecord
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.server.roles.regaining import Remembered, why_not_regained
+from gantry_broker.server.roles.role_status import RoleStatus, why_not_regained
 from gantry_broker.settings import broker_settings
 from gantry_broker.store.sealed_file import write_sealed
 from gantry_status.orders import HaRole, OrderRefused
 from gantry_testing.local import dialogue, local_conf, wait_until
 
 EPOCH: Final = 3_000
-RIGHT: Final = Remembered(
+RIGHT: Final = RoleStatus(
     role=HaRole.UNASSIGNED,
     record=RoleRecord(EPOCH, is_master=True, electable=[2], acks_needed=1),
     log_epoch=EPOCH,
@@ -33,7 +33,7 @@ RIGHT: Final = Remembered(
 )
 
 
-def remembered(**changes: Any) -> Remembered:
+def remembered(**changes: Any) -> RoleStatus:
     record = {name: changes.pop(name) for name in ("is_over", "is_master", "epoch") if name in changes}
     fields = {name: getattr(RIGHT.record, name) for name in RIGHT.record.__struct_fields__}
     return RIGHT._replace(record=RoleRecord(**(fields | record)), **changes)
@@ -141,7 +141,7 @@ async def test_a_killed_master_goes_on_in_its_epoch_with_all_that_it_had(tmp_pat
     """No epoch begins, the slave follows without any order, and what was acknowledged before is there."""
     async with pair(tmp_path, role) as group:
         master = await group.begin()
-        await wait_until(lambda: master.replication.may_acknowledge())
+        await wait_until(lambda: master.replication.policy.may_acknowledge())
         assert await code_of_a_send(master) == 0
         end = master.store.wrote
 
@@ -152,7 +152,7 @@ async def test_a_killed_master_goes_on_in_its_epoch_with_all_that_it_had(tmp_pat
 
         assert (word.role, word.epoch, word.last_epoch, word.wrote) == (HaRole.MASTER, EPOCH, EPOCH, end)
         assert word.is_regained and word.electable == (2,)
-        await wait_until(lambda: len(again.replication.acks) == 1 and again.replication.may_acknowledge())
+        await wait_until(lambda: len(again.replication.acks) == 1 and again.replication.policy.may_acknowledge())
         assert await code_of_a_send(again) == 0
         assert (await again.roles.regain(EPOCH)).role is HaRole.MASTER, "an order may come twice"
 

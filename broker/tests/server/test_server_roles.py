@@ -145,7 +145,7 @@ async def test_a_slave_that_is_silent_costs_code_12_and_no_more(tmp_path: Path) 
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC, slaveTimeout="200")
         slave = await members.slave(master)
-        stream = next(iter(master.replication.server.streams))  # type: ignore[union-attr]
+        stream = next(iter(master.replication.master.server.streams))
         stream.pause_writing()
 
         assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
@@ -178,7 +178,7 @@ async def test_who_goes_on_alone_must_know_that_nobody_was_promoted(tmp_path: Pa
         await master.roles.promote(3, [2], False)
 
         assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
-        await master.roles.lease(master.replication.clock_ms(), 60_000)
+        await master.roles.lease(master.replication.policy.clock_ms(), 60_000)
         assert await send(master, "b") == [0]
 
 
@@ -208,7 +208,7 @@ async def test_whoever_came_for_the_master_by_an_address_that_moved_on_is_not_ke
 
 
 def is_degraded(broker: Broker) -> bool:
-    return broker.replication.is_degraded
+    return broker.replication.policy.is_degraded
 
 
 @pytest.mark.verify(quick=1)
@@ -298,10 +298,10 @@ async def test_a_deletion_that_died_with_its_master_takes_no_topic_of_a_later_on
         async with dialogue(first) as peer:
             await make_topic(peer, "Kept")
             await wait_until(lambda: second.core.topics.find("Kept") is not None)
-            next(iter(first.replication.server.streams)).pause_writing()  # type: ignore[union-attr]
+            next(iter(first.replication.master.server.streams)).pause_writing()
             await peer.send_ok(b"not copied")
             await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Kept"})
-        await wait_until(lambda: "Kept" in second.replication._tables._doomed)
+        await wait_until(lambda: "Kept" in second.replication.tables._doomed)
 
         await second.roles.promote(300, [], False)
         async with dialogue(second) as peer:
@@ -312,10 +312,10 @@ async def test_a_deletion_that_died_with_its_master_takes_no_topic_of_a_later_on
         await copied(second, first)
         await second.roles.promise(400, "test")
         await first.roles.promote(400, [], False)
-        monkeypatch.setattr(first.replication.server, "on_join", list)  # as if large tables were still under way
+        monkeypatch.setattr(first.replication.master.server, "on_join", list)  # as if large tables were still under way
         await second.roles.follow(400, first.settings.ha_address)
         await follows(first, 2)
-        follower = second.replication.follower
+        follower = second.replication.slave.follower
         await wait_until(lambda: follower is not None and follower.confirmed >= 0)
         await asyncio.sleep(0.1)
         async with dialogue(second) as peer:
@@ -559,16 +559,16 @@ async def test_grants_end_an_asynchronous_master_that_hears_nothing(tmp_path: Pa
         assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
         assert "2" in (await master.roles.status()).trouble
         await slave.roles.follow(3, master.settings.ha_address)
-        await wait_until(master.replication.may_acknowledge)
+        await wait_until(master.replication.policy.may_acknowledge)
         async with asyncio.timeout(120):
             while await send(master, "b") != [0]:  # a grant may end before a send on a busy machine
                 pass
 
         promised = await slave.roles.promise(4, "test")
         assert promised.granted_ms <= 1000
-        await wait_until(lambda: not master.replication.may_acknowledge())
+        await wait_until(lambda: not master.replication.policy.may_acknowledge())
         assert await send(master, "c") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
-        await master.roles.lease(master.replication.clock_ms(), 60_000)
+        await master.roles.lease(master.replication.policy.clock_ms(), 60_000)
         assert await send(master, "d") == [0]
 
 
@@ -610,9 +610,9 @@ async def test_orders_are_idempotent(tmp_path: Path) -> None:
             await master.roles.promote(3, [2], False)
             await slave.roles.follow(3, master.settings.ha_address)
         await follows(master, 2)
-        follower = slave.replication.follower
+        follower = slave.replication.slave.follower
         await slave.roles.follow(3, master.settings.ha_address)
-        assert slave.replication.follower is follower
+        assert slave.replication.slave.follower is follower
         epochs = list(master.store.identity.epochs)
         await master.roles.drain(5_000)
         await master.roles.promote(3, [2], False)

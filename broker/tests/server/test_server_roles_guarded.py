@@ -27,7 +27,7 @@ async def pair(tmp_path: Path, master_conf: dict[str, str], slave_conf: dict[str
 
 
 def trouble_of(slave: Broker) -> str:
-    follower = slave.replication.follower
+    follower = slave.replication.slave.follower
     return (follower.trouble or "") if follower is not None else ""
 
 

@@ -25,9 +25,15 @@ network does, the master stops first. The clock must go on while the machine sle
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, final
+
+from gantry_broker.ha.settings import AckLevel, Degrade, ReplicationSettings
+from gantry_broker.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 MARGIN_SHARE: Final = 0.1
 """Of a grant, given away for clocks that do not run alike."""
@@ -136,6 +142,77 @@ class Grants:
     def missing(self, now_ms: int) -> list[str]:
         """Whose grants are over, for the status."""
         return sorted(identity for identity in self.electable if self._until_ms.get(identity, -1) <= now_ms)
+
+
+@final
+class AckPolicy:
+    """Decides whether this master may acknowledge, and whether sends wait for slaves. Owned by the loop."""
+
+    def __init__(self, settings: ReplicationSettings, store: MessageStore, clock_ms: Callable[[], int]) -> None:
+        """``clock_ms`` is what grants are counted on."""
+        self.acks: Final = AckSet(
+            acks_needed=settings.acks_needed, is_flushed_wanted=settings.ack_level is AckLevel.FLUSHED
+        )
+        self.grants = Grants(())
+        self.is_degraded = False
+        """Whether sends do not wait for the slaves that they ought to wait for."""
+
+        self.clock_ms: Final = clock_ms
+        self._settings: Final = settings
+        self._store: Final = store
+        self._hide_new_messages()
+
+    def __repr__(self) -> str:
+        return f"<AckPolicy slaves={len(self.acks)} degraded={self.is_degraded}>"
+
+    def begin(self, electable: Collection[int]) -> None:
+        """Count acks and grants for the newest epoch of the log; ``electable`` are the slaves that may be promoted."""
+        self.grants = Grants([str(number) for number in electable])
+        self.acks.begin_epoch(self._store.identity.epochs[-1].start, electable)
+
+    def end(self) -> None:
+        """This broker is no master any more."""
+        self.is_degraded = False
+        self.grants = Grants(())
+        self._hide_new_messages()
+
+    def _hide_new_messages(self) -> None:
+        """What is not visible yet waits for the next master, or for slaves."""
+        if self._settings.is_waited_for:
+            self._store.wait_for_slaves(-1)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether sends wait for slaves now."""
+        return self._settings.acks_needed > 0 and not self.is_degraded
+
+    def may_acknowledge(self) -> bool:
+        """Whether no other member can be the master now, as far as this broker has to know that by itself."""
+        return self.is_waited_for or self.grants.may_acknowledge(self.clock_ms())
+
+    def has_enough(self) -> bool:
+        """Whether as many slaves as are needed are connected, and close to the end of the log."""
+        return self.acks.has_enough(self._store.wrote, self._settings.gap_bytes_max)
+
+    def missing(self) -> str:
+        """Why nothing may be acknowledged."""
+        names = ", ".join(self.grants.missing(self.clock_ms()))
+        return f"nothing is acknowledged: no grant from slaves {names}, and no Lease is held"
+
+    def judge(self) -> None:
+        """Decide anew whether sends wait for slaves, and report to the store how far the slaves are."""
+        if not self._settings.acks_needed:
+            self._store.wait_for_nobody()
+            return
+        is_degraded = self._settings.degrade is Degrade.ASYNC and not self.has_enough()
+        if is_degraded != self.is_degraded:
+            self.is_degraded = is_degraded
+            what = "sends no longer wait for slaves" if is_degraded else "sends wait for slaves again"
+            log.warning(what, extra={"slaves": len(self.acks), "wrote": self._store.wrote})
+        if is_degraded:
+            self._store.wait_for_nobody()
+        else:
+            self._store.wait_for_slaves(self.acks.acked())
 
 
 @final

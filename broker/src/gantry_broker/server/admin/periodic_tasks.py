@@ -9,7 +9,6 @@ from typing import Any, Final, final
 
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.stats import SAMPLE_INTERVAL_S
-from gantry_broker.server.roles.stream_speeds import StreamSpeeds
 
 CLIENT_SCAN_S: Final = 10.0
 REPAIR_PAUSE_S: Final = 0.005
@@ -26,9 +25,8 @@ COUNTERS_A_TURN: Final = 256
 class PeriodicTasks:
     """Four tasks of one broker. None of them ends by itself."""
 
-    def __init__(self, core: BrokerCore, speeds: StreamSpeeds) -> None:
+    def __init__(self, core: BrokerCore) -> None:
         self._core: Final = core
-        self._speeds: Final = speeds
         self._is_damaged: Final = asyncio.Event()
         core.store.repair.on_damage.append(self._is_damaged.set)
 
@@ -58,7 +56,6 @@ class PeriodicTasks:
         loop = asyncio.get_running_loop()
         while True:
             stats.sample(loop.time())
-            self._speeds.look()
             for number, _ in enumerate(statistics.tick(), start=1):
                 if number % COUNTERS_A_TURN == 0:
                     await asyncio.sleep(0)

@@ -13,7 +13,6 @@ refused until both sides know the new one, and then made again by itself.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final, final
 
 from gantry_remoting import read_small_file
@@ -27,14 +26,13 @@ LOOK_INTERVAL_S: Final = 3.0
 class GroupSecret:
     """One file. Owned by the event loop; other threads only read it."""
 
-    def __init__(self, path: str, changed: Callable[[], None] = lambda: None) -> None:
-        """Without a path there is no secret. ``changed`` is called after each change, not for the first one."""
+    def __init__(self, path: str) -> None:
+        """Without a path there is no secret."""
         self.current = b""
         self.trouble: str | None = None
         """Why what the file says now is not in use."""
 
         self._path: Final = path
-        self._changed: Final = changed
         self._seen: bytes | str = b""
         """What the last look has found: a secret, or what is wrong."""
 
@@ -78,7 +76,6 @@ class GroupSecret:
         if isinstance(found, bytes):
             self.current, self.trouble = found, None
             log.info("the group's secret was replaced", extra={"path": self._path})
-            self._changed()
         elif self.trouble != found:
             self.trouble = found
             log.error("the group's secret is not replaced, the old one goes on", extra={"reason": found})

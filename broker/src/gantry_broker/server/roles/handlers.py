@@ -1,18 +1,27 @@
-"""Replication as mqadmin asks for it: codes 906, 907 and 908."""
+"""Replication as clients see it: what mqadmin asks (codes 906, 907 and 908), and which broker to read from next."""
 
+import asyncio
+import os
+import struct
+from collections.abc import Callable
 from typing import Any, Final, final
 
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.live_settings import LiveSettings
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.roles import Roles
-from gantry_broker.server.roles.stream_speeds import StreamSpeeds
+from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection
 from gantry_status.orders import HaRole
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import HaExchange
 from gantry_wire.fastjson import dumps
+
+MASTER_ID: Final = 0
+_PHYSICAL: Final = struct.Struct(">28xq")
+"""A record's own offset in the log."""
 
 BY_ORDERS: Final = "which master this broker follows, and from where, is decided by orders: gantry ha"
 
@@ -21,11 +30,10 @@ BY_ORDERS: Final = "which master this broker follows, and from where, is decided
 class ReplicationHandlers:
     """Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, roles: Roles, replication: Replication, speeds: StreamSpeeds) -> None:
+    def __init__(self, core: BrokerCore, roles: Roles, replication: Replication) -> None:
         self._core = core
         self._roles = roles
         self._replication = replication
-        self._speeds = speeds
 
     @handles(RequestCode.GET_BROKER_HA_STATUS)
     def status(self, command: Command, connection: Connection) -> Command:
@@ -42,10 +50,10 @@ class ReplicationHandlers:
         return command.reply(body=dumps(document))
 
     def _slaves(self) -> list[dict[str, Any]]:
-        server, wrote = self._replication.server, self._core.store.wrote
+        wrote = self._core.store.wrote
         gap_max = self._core.settings.ha.gap_bytes_max
         found: list[dict[str, Any]] = []
-        for stream in () if server is None else tuple(server.streams):
+        for stream in self._replication.master.server.streams:
             session = stream.session
             if session is None or session.slave is None:
                 continue
@@ -57,14 +65,14 @@ class ReplicationHandlers:
                     "inSync": wrote - received <= gap_max,
                     "slaveAckOffset": received,
                     "transferFromWhere": max(0, session.sent),
-                    "transferredByteInSecond": self._speeds.of(stream),
+                    "transferredByteInSecond": self._replication.speeds.of(stream),
                 }
             )
         return sorted(found, key=lambda one: str(one["addr"]))
 
     def _following(self, *, is_slave: bool) -> dict[str, Any]:
         """A slave acknowledges in the turn in which it reads, so it wrote last when it read last."""
-        follower = self._replication.follower if is_slave else None
+        follower = self._replication.slave.follower if is_slave else None
         store = self._core.store
         document: dict[str, Any] = {
             "activated": follower is not None and follower.is_streaming,
@@ -72,13 +80,13 @@ class ReplicationHandlers:
             "lastWriteTimestamp": 0,
             "masterFlushOffset": 0,
             "maxOffset": store.wrote if is_slave else 0,
-            "transferredByteInSecond": self._speeds.own if is_slave else 0,
+            "transferredByteInSecond": self._replication.speeds.own if is_slave else 0,
         }
         if follower is not None:
             host, port = follower.address
             document["masterAddr"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             if follower.last_heartbeat_at is not None:
-                age_ms = int((self._speeds.now() - follower.last_heartbeat_at) * 1000)
+                age_ms = int((asyncio.get_running_loop().time() - follower.last_heartbeat_at) * 1000)
                 read_ms = self._core.clock.wall_ms() - age_ms
                 document["lastReadTimestamp"] = document["lastWriteTimestamp"] = read_ms
         return document
@@ -104,3 +112,43 @@ class ReplicationHandlers:
         if self._roles.role is HaRole.MASTER:
             return command.reply()
         raise Refused(ResponseCode.NO_PERMISSION, BY_ORDERS)
+
+
+def memory_bytes() -> int:
+    """Of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def broker_suggester(
+    live: LiveSettings, store: MessageStore, replication: Replication, roles: Roles
+) -> Callable[[bytes, int], int]:
+    """A function that says which broker a consumer should ask next, by what it was given now.
+
+    Its second argument is the number that the group is set to when it is slow. As in RocketMQ a reader is far behind
+    when more of the log lies before it than a share of the machine's memory: reading that would come from the disk, and
+    push out of memory what other readers need. Slaves serve whichever consumer asks them, also when the master is gone;
+    while they have a stream from it, readers that have caught up are sent back.
+    """
+    memory = memory_bytes()
+
+    def suggest(body: bytes, when_slow: int) -> int:
+        settings = live.now
+        far_bytes = memory * settings.ha.memory_percent_max // 100
+        is_far = (
+            settings.ha.is_slave_read_suggested
+            and len(body) >= _PHYSICAL.size
+            and store.wrote - _PHYSICAL.unpack_from(body)[0] > far_bytes
+        )
+        if roles.role is HaRole.SLAVE:
+            follower = replication.slave.follower
+            is_master_here = follower is not None and follower.is_streaming
+            return MASTER_ID if is_master_here and not is_far else settings.broker_id
+        if not is_far:
+            return MASTER_ID
+        offset = _PHYSICAL.unpack_from(body)[0]
+        able = sorted(slave.broker_id for slave in replication.acks if slave.received > offset + far_bytes // 2)
+        if when_slow in able:
+            return when_slow
+        return able[0] if able else MASTER_ID
+
+    return suggest

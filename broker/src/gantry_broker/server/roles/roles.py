@@ -2,7 +2,7 @@
 
     UNASSIGNED --promote--> MASTER --follow--> SLAVE --promote--> MASTER          fence: back to UNASSIGNED
         `--follow--> SLAVE     `-- after a start that may have lost bytes: COMPARING first, with its slaves
-    `--regain--> MASTER, of the epoch in which it was it until its process ended (``regaining``)
+    `--regain--> MASTER, of the epoch in which it was it until its process ended (``role_status``)
 
 A store that lacks log data which sealed files vouch for (``store/loss``) has no master's role before its slaves were
 asked for it, and then only once an operator has accepted the loss. Until then it is COMPARING, and serves reads.
@@ -27,9 +27,14 @@ from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.role_files import PromiseFile, PromiseRefused, RoleFile, RoleRecord
 from gantry_broker.ha.settings import BrokerRole, RoleAtStart
 from gantry_broker.server.core.gate import Gate
-from gantry_broker.server.roles.regaining import Remembered, why_not_regained
 from gantry_broker.server.roles.replication import Replication
-from gantry_broker.server.roles.role_status import compared_needed, loss_text, status_of
+from gantry_broker.server.roles.role_status import (
+    RoleStatus,
+    compared_needed,
+    loss_text,
+    report_role,
+    why_not_regained,
+)
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.message_store import MessageStore
@@ -119,9 +124,6 @@ class Roles:
         self._compared: set[int] = set()
         self._is_loss_accepted = False
         self._waiting: asyncio.Task[None] | None = None
-        replication.on_refused = self._slave_refused
-        replication.on_welcome = self._welcomed
-        replication.on_caught_up = self._caught_up
 
     def __repr__(self) -> str:
         return f"<Roles {self.role} epoch={self.epoch}>"
@@ -133,8 +135,7 @@ class Roles:
         self.promises.load()
         self.records.load()
         self.completeness.load()
-        self.replication.promised_epoch = self.promises.promise.epoch
-        self.replication.given.started(self.records.record.grant_ms, self.replication.clock_ms())
+        self.replication.slave.given.started(self.records.record.grant_ms, self.replication.policy.clock_ms())
 
     async def begin(self, report: RecoveryReport) -> None:
         """Take the role that the configuration gives, if it gives one."""
@@ -215,7 +216,7 @@ class Roles:
         log.warning("a start may have lost bytes: slaves are asked first", extra={"slaves_needed": needed})
         self._compared.clear()
         await self._host.standstill(self.replication.store.copy)
-        self.replication.lead(self.epoch, self._electable(), is_comparing=True)
+        self.replication.master.compare(self.epoch, self._electable(), self._slave_refused)
 
     def _slave_refused(self, session: MasterSession) -> None:
         """A slave was sent away: perhaps since it was compared, perhaps since it knows better."""
@@ -229,7 +230,7 @@ class Roles:
         elif session.refusal.reason in ("newer", "fenced"):
             self.trouble = f"slave {session.hello.broker_id} knows a newer master: {session.refusal.text}"
             log.error("this broker is no master any more", extra={"reason": self.trouble})
-            self.replication.stop_leading(self.trouble)
+            self.replication.master.stop(self.trouble)
             self.role = HaRole.UNASSIGNED
             self._gate.close(self.trouble)
 
@@ -240,7 +241,7 @@ class Roles:
                     log.info(
                         "slaves were compared with", extra={"end": self.store.wrote, "slaves": len(self._compared)}
                     )
-                    self.replication.stop_leading("the comparison is over")
+                    self.replication.master.stop("the comparison is over")
                     if await asyncio.to_thread(self.store.check_missing):
                         await self._await_acceptance()
                     else:
@@ -250,9 +251,28 @@ class Roles:
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
-    async def status(self) -> HaStatus:
+    def _status(self) -> RoleStatus:
+        return RoleStatus(
+            role=self.role,
+            record=self.records.record,
+            log_epoch=self.store.identity.epoch,
+            promised_epoch=self.promises.promise.epoch,
+            is_whole=self.completeness.is_whole,
+            acks_needed=self.settings.ha.acks_needed,
+            epoch=self.epoch,
+            trouble=self.trouble,
+            is_draining=self.is_draining,
+            is_withdrawn=self.is_withdrawn,
+            is_regained=self.is_regained,
+        )
+
+    def report(self) -> HaStatus:
         """Who and where this broker is."""
-        return status_of(self)
+        return report_role(self._status(), self.settings, self.store, self.replication)
+
+    async def status(self) -> HaStatus:
+        """The order for ``report``."""
+        return self.report()
 
     async def promise(self, epoch: int, to: str) -> Promised:
         """Follow nobody below ``epoch`` from now on, nor be a master of one. The log stands still when it returns."""
@@ -261,7 +281,7 @@ class Roles:
             if self.role in (HaRole.MASTER, HaRole.COMPARING) and self.epoch < epoch:
                 await self._lose_role(f"epoch {epoch} was promised to {to or 'another master'}")
             elif self.epoch < epoch:
-                await self.replication.stop_following()
+                await self.replication.slave.stop()
                 self.trouble = f"epoch {epoch} was promised to {to or 'another master'}: it waits for that master"
             history = self.replication.store.history
             return Promised(
@@ -270,7 +290,7 @@ class Roles:
                 broker_id=self.settings.broker_id,
                 last_epoch=history.epoch,
                 end=self.store.wrote,
-                granted_ms=self.replication.granted_ms,
+                granted_ms=self.replication.slave.granted_ms,
             )
 
     async def promote(self, epoch: int, electable: list[int], force: bool) -> HaStatus:
@@ -279,7 +299,7 @@ class Roles:
             if self.role is HaRole.MASTER and self.epoch == epoch:
                 await self._mark(is_over=False)
                 self._end_drain()
-                return status_of(self)
+                return self.report()
             newest = max(self.store.identity.epoch, self.epoch)
             if epoch <= newest:
                 raise OrderRefused(f"epoch {newest} has been already; a new master needs a newer one than {epoch}")
@@ -290,20 +310,20 @@ class Roles:
                     await self._await_acceptance()
                 raise OrderRefused(loss_text(self.store.loss))
             await self._give(epoch, "itself")
-            await self.replication.finish_following()
+            await self.replication.slave.finish()
             if self.store.loss.missing:
                 await self._accept("promote with force")
             if self.role in (HaRole.MASTER, HaRole.COMPARING):
                 self._stop_leading("it becomes the master of another epoch")
             await self._be_master(epoch, [number for number in electable if number != self.settings.broker_id])
             await self._caught_up()  # whoever elects has said what counts: what is here
-            return status_of(self)
+            return self.report()
 
     async def accept_loss(self, by: str) -> HaStatus:
         """Go on without the log data that is missing: an operator has decided it."""
         async with self._lock:
             if not self.store.loss.missing:
-                return status_of(self)
+                return self.report()
             if self.role is HaRole.SLAVE:
                 raise OrderRefused("this is a slave: what it lacks comes from its master")
             if self.role is HaRole.COMPARING and not self.is_awaiting_acceptance:
@@ -315,7 +335,7 @@ class Roles:
                 await self._caught_up()
             elif was_awaiting:
                 await self._lose_role("the loss is accepted; it waits for a promotion")
-            return status_of(self)
+            return self.report()
 
     async def _accept(self, by: str) -> None:
         """Have the log and its queues go on behind what is lost."""
@@ -332,33 +352,21 @@ class Roles:
         self._is_loss_accepted = True
         log.warning("the loss of log data was accepted", extra={"ranges": ranges, "by": by, "end": self.store.wrote})
 
-    @property
-    def remembered(self) -> Remembered:
-        """What it has on its disk of the role that it had."""
-        return Remembered(
-            role=self.role,
-            record=self.records.record,
-            log_epoch=self.store.identity.epoch,
-            promised_epoch=self.promises.promise.epoch,
-            is_whole=self.completeness.is_whole,
-            acks_needed=self.settings.ha.acks_needed,
-        )
-
     async def regain(self, epoch: int) -> HaStatus:
         """Be again the master of ``epoch``."""
         async with self._lock:
             if self.role is HaRole.MASTER and self.epoch == epoch:
-                return status_of(self)
+                return self.report()
             record = self.records.record
             if not record.is_master or record.epoch != epoch:
                 raise OrderRefused(f"this broker was not the master of epoch {epoch} when its process ended")
-            reason = why_not_regained(self.remembered)
+            reason = why_not_regained(self._status())
             if reason:
                 raise OrderRefused(reason)
             await self._give(epoch, "itself")
             await self._be_master(epoch, record.electable)
             self.is_regained = True
-            return status_of(self)
+            return self.report()
 
     async def follow(self, epoch: int, master: str) -> HaStatus:
         """Be a slave of ``master`` in ``epoch``."""
@@ -368,8 +376,8 @@ class Roles:
             if self.role is HaRole.MASTER and epoch <= self.epoch:
                 raise OrderRefused(f"this is the master of epoch {self.epoch}")
             is_same = self.role is HaRole.SLAVE and (self.epoch, self.records.record.master) == (epoch, master)
-            if is_same and self.replication.follower is not None:
-                return status_of(self)
+            if is_same and self.replication.slave.follower is not None:
+                return self.report()
             await self._give(epoch, master)
             if self.role in (HaRole.MASTER, HaRole.COMPARING):
                 await self._lose_role(f"it follows {master} from now on")
@@ -377,7 +385,7 @@ class Roles:
             await self._be_slave(epoch, master)
             if was_master:
                 asyncio.get_running_loop().call_later(MOVED_S, self._hang_up_again, epoch)
-            return status_of(self)
+            return self.report()
 
     def _hang_up_again(self, epoch: int) -> None:
         """Whoever came since then came for the master, by an address that has moved on."""
@@ -389,13 +397,13 @@ class Roles:
         async with self._lock:
             if self.role is HaRole.UNASSIGNED and self.promises.promise.epoch == epoch:
                 await self._mark(is_over=True)
-                return status_of(self)
+                return self.report()
             if self.role is HaRole.MASTER and epoch < self.epoch:
                 raise OrderRefused(f"this is the master of epoch {self.epoch}")
             await self._give(epoch, "a fence")
             await self._mark(is_over=True)
             await self._lose_role(f"it was fenced at epoch {epoch}")
-            return status_of(self)
+            return self.report()
 
     async def drain(self, timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
         """Take no more sends, and have all that was taken on the disk and on the slaves; ``withdraw``: for a while.
@@ -413,22 +421,22 @@ class Roles:
                 self._host.routes_changed()
             if goes_on:
                 self._gate.close_to_clients("this broker is to be emptied")
-                return status_of(self)
+                return self.report()
             self.is_draining = True
             self._gate.close_to_sends("this broker is drained")
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await asyncio.to_thread(self.store.flush)
-                    while self.store.flushed < self.store.wrote or not self.replication.is_copied:
-                        await self.replication.moves()
+                    while self.store.flushed < self.store.wrote or not self.replication.master.is_copied:
+                        await self.replication.master.moves()
             except TimeoutError:
                 if withdraw:
-                    return status_of(self)
+                    return self.report()
                 self._end_drain()
                 raise OrderRefused(f"not drained within {timeout_ms} ms; sends are taken again") from None
             except BrokerError as error:
                 raise OrderRefused(f"the store cannot be flushed: {error}") from error
-            return status_of(self)
+            return self.report()
 
     def _end_drain(self) -> None:
         self.is_draining = False
@@ -439,13 +447,13 @@ class Roles:
 
     async def lease(self, renewed_ms: int, duration_ms: int) -> HaStatus:
         """The shard's Lease is ours, as of ``renewed_ms`` on the boot-time clock."""
-        self.replication.grants.leased(renewed_ms, duration_ms)
-        return status_of(self)
+        self.replication.policy.grants.leased(renewed_ms, duration_ms)
+        return self.report()
 
     async def flush(self) -> HaStatus:
         """Everything that is written now is on the disk when this returns."""
         await asyncio.to_thread(self.store.flush)
-        return status_of(self)
+        return self.report()
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
@@ -456,7 +464,6 @@ class Roles:
             raise OrderRefused(str(error)) from error
         except OSError as error:
             raise OrderRefused(f"the promise cannot be written: {error}") from error
-        self.replication.promised_epoch = epoch
 
     async def _mark(self, *, is_over: bool) -> None:
         """Have it on the disk whether the role of now, or of last, may come back by itself.
@@ -494,10 +501,11 @@ class Roles:
             slave.promote([*history, Epoch(epoch, store.wrote)] if is_new else list(history))
 
         await self._host.standstill(change)
-        self.replication.count_on()  # before an offset that is right there is taken for one beyond its queue
+        # Before offsets are clamped: one that is right must not be taken for one beyond its queue.
+        self.replication.tables.adopt_queue_ends()
         self._host.clamp_offsets()
         self.role, self.epoch, self.trouble, self.is_regained = HaRole.MASTER, epoch, "", False
-        self.replication.lead(epoch, electable)
+        self.replication.master.lead(epoch, electable)
         self._end_drain()
         self._end_acceptance()
         self._host.register(0)
@@ -516,7 +524,7 @@ class Roles:
 
     async def _be_slave(self, epoch: int, master: str) -> None:
         """The log is ``master``'s copy from now on; where it is may be known later."""
-        await self.replication.stop_following()
+        await self.replication.slave.stop()
         self._gate.close("this broker becomes a slave")
         last = self.records.record
         known = last if last.epoch == epoch and not last.is_master else RoleRecord()
@@ -538,7 +546,7 @@ class Roles:
         self.trouble = "" if master else "no name server knows its master yet"
         self._gate.close_to_sends("this broker is a slave")
         if master:
-            self.replication.follow(master)
+            self.replication.slave.follow(master, self._welcomed, self._caught_up)
         self._host.register(self.settings.broker_id)
         log.info("this broker is a slave", extra={"epoch": epoch, "master": master or "not known yet"})
 
@@ -553,7 +561,7 @@ class Roles:
             acks_needed=welcome.acks_needed,
             grant_ms=welcome.grant_ms,
         )
-        self.replication.given.welcomed(welcome.grant_ms)
+        self.replication.slave.given.welcomed(welcome.grant_ms)
         if record != last:
             await self._host.standstill(lambda: self.records.write(record))
         self.epoch = max(self.epoch, welcome.epoch)
@@ -592,7 +600,7 @@ class Roles:
 
     async def _lose_role(self, reason: str) -> None:
         """Neither master nor slave: what is under way is appended, and nobody is answered any more."""
-        await self.replication.stop_following()
+        await self.replication.slave.stop()
         self._stop_leading(reason)
         self._gate.close(reason)
         self._host.close_clients(reason)
@@ -605,4 +613,4 @@ class Roles:
         self._host.append_pass()
         self._gate.close(reason)
         self._host.forget_waiting()
-        self.replication.stop_leading(reason)
+        self.replication.master.stop(reason)

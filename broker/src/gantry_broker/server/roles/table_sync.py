@@ -8,6 +8,13 @@ is for deletions: a slave whose log is behind would make the topic again from ol
 progress, and where open transactions begin: without the log up to there a slave lacks what was delivered or ended, and
 would skip it as the next master. A slave writes what it takes to its own files, so that a promotion, and a start, go on
 from there.
+
+Where queues start that have nothing left in the log is a table of its own. A slave learns from the log's records what
+their queues' next numbers are. Of a queue whose messages have all expired no record is left, and a slave that comes
+with nothing would let it begin at 0: as the next master it would give numbers away again that consumers have passed
+long ago. So the master reports such queues to a slave that comes, together with the end of its own log. When
+everything up to there is visible on the slave, its queues that have nothing either start where the master's do; a queue
+in which something came since has its number from that.
 """
 
 import logging
@@ -16,14 +23,15 @@ from typing import Final, final
 
 import msgspec
 
+from gantry_broker.errors import StoreFull
 from gantry_broker.ha.frames import Table
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.groups import GroupDocument
 from gantry_broker.server.core.offsets import DelayOffsetDocument, OffsetDocument
 from gantry_broker.server.core.persist import without_nulls
 from gantry_broker.server.delay.service import DelayService
-from gantry_broker.server.roles.queue_ends import QueueEnds, QueueEndsDocument
 from gantry_broker.server.transactions.journal import TransactionProgress
+from gantry_broker.store.message_store import MessageStore
 from gantry_wire.commands.admin import TopicConfigTable
 
 log = logging.getLogger(__name__)
@@ -33,15 +41,79 @@ NAMES: Final = (*AT_ONCE, "consumerOffset", "delayOffset")
 ON_JOIN: Final = (*NAMES, "queueEnds")
 """The last of them once only: a slave that stays sees in the log how far queues come."""
 
+MADE_MAX: Final = 8
+"""In one turn of the loop: each may cost a file of the queue with megabytes of filler."""
+
+
+class QueueEndsDocument(msgspec.Struct, rename="camel"):
+    """As it travels."""
+
+    end_table: dict[str, dict[int, int]] = {}
+    """Topic, queue id, the next message's number."""
+
+
+@final
+class QueueEnds:
+    """Owned by the loop."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store: Final = store
+        self._reported: dict[tuple[str, int], int] = {}
+        self._stamp = 0
+        """Where the master's log ended when it reported them."""
+
+    def document(self) -> QueueEndsDocument:
+        """A master's queues that have nothing left."""
+        ends: dict[str, dict[int, int]] = {}
+        for queue in self._store.idle_queues():
+            ends.setdefault(queue.topic, {})[queue.queue_id] = queue.end
+        return QueueEndsDocument(ends)
+
+    def receive(self, document: QueueEndsDocument, stamp: int) -> None:
+        """Keep what the master reports."""
+        self._reported = {
+            (topic, number): end for topic, ends in document.end_table.items() for number, end in ends.items()
+        }
+        self._stamp = stamp
+
+    def forget_topic(self, topic: str) -> None:
+        """It is deleted, and begins anew if it is made again."""
+        self._reported = {place: end for place, end in self._reported.items() if place[0] != topic}
+
+    def reach(self, dispatched: int) -> None:
+        """Consumers see everything up to here. On a disk without room the rest is tried again with the next call."""
+        if self._reported and self._store.min_physical > self._stamp:
+            self._reported = {}  # of a log that was thrown away before it had come so far
+        if self._reported and dispatched >= self._stamp:
+            self._make(MADE_MAX)
+
+    def adopt(self) -> None:
+        """Set all of them: this broker is going to be the master, and gives out the next numbers."""
+        self._make(len(self._reported))
+        self._reported = {}
+
+    def _make(self, count: int) -> None:
+        for topic, number in list(self._reported)[:count]:
+            try:
+                is_made = self._store.go_on_at(topic, number, self._reported[topic, number])
+            except StoreFull:
+                return
+            except ValueError as error:
+                log.error("the master reports an impossible queue", extra={"topic": topic, "reason": str(error)})
+                is_made = False
+            if is_made:
+                facts = {"topic": topic, "queue": number, "next": self._reported[topic, number]}
+                log.info("start offset of empty queue adopted from the master", extra=facts)
+            del self._reported[topic, number]
+
 
 @final
 class TableSync:
     """Owned by the loop."""
 
-    def __init__(self, core: BrokerCore, delay: DelayService) -> None:
-        self.on_urgent: Callable[[], None] = lambda: None
-        """Called when a table has changed that goes out at once."""
-
+    def __init__(self, core: BrokerCore, delay: DelayService, on_urgent: Callable[[], None]) -> None:
+        """``on_urgent`` is called when a table has changed that goes out at once."""
+        self._on_urgent: Final = on_urgent
         self._core: Final = core
         self._delay: Final = delay
         self._transactions: Final = TransactionProgress(core.offsets)
@@ -60,7 +132,7 @@ class TableSync:
             return
         self._changed.add(name)
         if name in AT_ONCE:
-            self.on_urgent()
+            self._on_urgent()
 
     def everything(self) -> list[Table]:
         """For a slave that has just come."""
@@ -127,7 +199,7 @@ class TableSync:
         elif name == "delayOffset":
             self._delay.progress.receive(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
         elif name == "queueEnds":
-            self._queue_ends.hear(msgspec.json.decode(data, type=QueueEndsDocument, strict=False), end)
+            self._queue_ends.receive(msgspec.json.decode(data, type=QueueEndsDocument, strict=False), end)
         else:
             log.warning("the master has a table that is not known here", extra={"table": name})
 
@@ -137,9 +209,9 @@ class TableSync:
         self._delay.progress.begin_copying()
         self._transactions.begin_copying()
 
-    def count_on(self) -> None:
-        """This broker is going to be the master: its queues go on where the last one's did."""
-        self._queue_ends.lead()
+    def adopt_queue_ends(self) -> None:
+        """This broker is going to be the master: its queues continue where the last one's did."""
+        self._queue_ends.adopt()
 
     def lead(self) -> None:
         """This broker is the master now."""
