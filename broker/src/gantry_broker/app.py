@@ -58,6 +58,7 @@ from gantry_broker.server.pull.handlers import PullHandlers
 from gantry_broker.server.pull.visibility import Visibility
 from gantry_broker.server.roles.handlers import ReplicationHandlers, broker_suggester
 from gantry_broker.server.roles.replication import Replication
+from gantry_broker.server.roles.role_orders import RoleOrders
 from gantry_broker.server.roles.roles import Roles
 from gantry_broker.server.roles.stored_tables import StoredTables
 from gantry_broker.server.roles.table_sync import TableSync
@@ -450,7 +451,8 @@ class Broker:
         suggest_broker = broker_suggester(live, self.store, self.replication, self.roles)
         self.pulls = PullHandlers(self.core, self._loop, suggest_broker=suggest_broker)
         self.visibility = Visibility(self._loop, self.store, self.ack_gate, self.pulls.hold, self.replication.moved)
-        self.control = ControlServer(settings.control_path, self.roles)
+        self.orders = RoleOrders(self.roles)
+        self.control = ControlServer(settings.control_path, self.orders)
         self.registration = Registration(
             None,
             list(settings.name_servers),

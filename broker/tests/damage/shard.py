@@ -171,11 +171,11 @@ class Shard:
             return "configured" if self.brokers else "it does not run"
         if not self.brokers:
             return "no member runs"
-        statuses = {number: await broker.roles.status() for number, broker in self.brokers.items()}
+        statuses = {number: await broker.orders.status() for number, broker in self.brokers.items()}
         how = ""
         if regains and self._may_regain(statuses):
             with suppress(OrderRefused):
-                await self.brokers[self.master_number].roles.regain(statuses[self.master_number].epoch)
+                await self.brokers[self.master_number].orders.regain(statuses[self.master_number].epoch)
                 how = "regained"
         if not how:
             how = await self._elect()
@@ -191,26 +191,26 @@ class Shard:
 
     async def _elect(self) -> str:
         promises = {}
-        found = [await one.roles.status() for one in self.brokers.values()]
+        found = [await one.orders.status() for one in self.brokers.values()]
         epoch = 1 + max([self.epoch, *(max(one.epoch, one.promised_epoch, one.last_epoch) for one in found)])
         self.epoch = epoch
         for number, broker in self.brokers.items():
             with suppress(OrderRefused):
-                promises[number] = await broker.roles.promise(epoch, "the damage run")
-        statuses = {number: await self.brokers[number].roles.status() for number in promises}
+                promises[number] = await broker.orders.promise(epoch, "the damage run")
+        statuses = {number: await self.brokers[number].orders.status() for number in promises}
         sure = {number for number, one in statuses.items() if one.is_whole is not False} or set(promises)
         if not sure:
             return "no member promises"
         winner = max(sure, key=lambda one: (promises[one].last_epoch, promises[one].end, one == self.master_number))
         # Where acks are needed all others may give them; where none is, only who can be told must grant.
         electable = [one for one in self.numbers if one != winner and (self.setup is Setup.SYNC or one in self.brokers)]
-        await self.brokers[winner].roles.promote(epoch, electable, False)
+        await self.brokers[winner].orders.promote(epoch, electable, False)
         self.master_number = winner
         return f"member {winner} elected in epoch {epoch}"
 
     async def _promote(self, number: int) -> None:
         others = [one for one in self.numbers if one != number]
-        await self.brokers[number].roles.promote(self.epoch, others, False)
+        await self.brokers[number].orders.promote(self.epoch, others, False)
         self.master_number = number
 
     async def renew(self) -> None:
@@ -220,7 +220,7 @@ class Shard:
             return
         self.epoch = 1 + max(self.epoch, master.roles.epoch)
         with suppress(OrderRefused):
-            await master.roles.promote(self.epoch, [], False)
+            await master.orders.promote(self.epoch, [], False)
             await self.gather()
 
     async def gather(self) -> None:
@@ -229,7 +229,7 @@ class Shard:
         assert master is not None
         for number, broker in self.brokers.items():
             if number != self.master_number:
-                await broker.roles.follow(master.roles.epoch, master.settings.ha_address)
+                await broker.orders.follow(master.roles.epoch, master.settings.ha_address)
 
     async def level(self, patience_s: float = PATIENCE_S) -> bool:
         """Wait until every slave that runs has what the master has; whether it came to that."""

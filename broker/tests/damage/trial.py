@@ -284,7 +284,7 @@ class Life:
         for number, broker in shard.brokers.items():
             await self._read_patiently(number, broker, is_master=number == shard.master_number)
         for number, broker in shard.brokers.items():
-            status = await broker.roles.status()
+            status = await broker.orders.status()
             epochs = [(one.epoch, one.start) for one in broker.store.identity.epochs]
             self.phase.states.append(MemberState(number, status.is_whole, epochs, status.promised_epoch))
 
@@ -292,10 +292,10 @@ class Life:
         """The remedy that the status names where log data is missing, in the last life at the latest."""
         if not master.roles.is_awaiting_acceptance:
             return
-        self.phase.waits_for = (await master.roles.status()).trouble
+        self.phase.waits_for = (await master.orders.status()).trouble
         is_now = self._number > 1 or random.Random(f"{self._trial.seed}/{self._trial.number}/accept").random() < 0.5
         if is_now and ACCEPTANCE in self.phase.waits_for:
-            await master.roles.accept_loss("the damage run")
+            await master.orders.accept_loss("the damage run")
             self.phase.is_accepted = True
 
     async def _end_transactions(self, peer: Dialogue) -> None:

@@ -84,7 +84,7 @@ async def test_a_slave_has_log_and_tables_of_a_classic_master_and_goes_on_as_one
             async with dialogue(master) as one:
                 fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "8"}
                 await one.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-            await slave.roles.promote(9, [], False)
+            await slave.orders.promote(9, [], False)
             assert slave.core.offsets.find(GROUP, TOPIC, 0) == 8
             assert slave.roles.role is HaRole.MASTER
             assert await fill(slave, 3) == [0, 0, 0]
@@ -101,7 +101,7 @@ async def test_empty_queues_go_on_where_a_classic_master_was(tmp_path: Path) -> 
         await expire(master)
         async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
             await wait_until(lambda: slave.store.dispatched == master.store.wrote)
-            await slave.roles.promote(9, [], False)
+            await slave.orders.promote(9, [], False)
             async with dialogue(slave) as one:
                 assert (await one.send_ok(queueId="1"))["queueOffset"] == "3"
 

@@ -267,23 +267,23 @@ async def test_a_slave_is_whole_again_when_it_has_what_its_master_had(
             async with dialogue(master) as peer:
                 assert (await peer.send(b"one")).code == 0
             await wait_until(lambda: slave.store.wrote == master.store.wrote)
-            status = await slave.roles.status()
+            status = await slave.orders.status()
             assert (status.is_whole, status.is_crash_safe) == (True, True)
             assert status.heard_ms is not None and 0 <= status.heard_ms < 30_000
             assert status.epoch_start == 0
         crashed(conf)
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
-            assert (await slave.roles.status()).is_whole is True
-            assert (await slave.roles.status()).heard_ms is None, "nobody has said anything yet"
+            assert (await slave.orders.status()).is_whole is True
+            assert (await slave.orders.status()).heard_ms is None, "nobody has said anything yet"
         crashed(conf)
         async with running(conf | {"haMasterAddress": "127.0.0.1:9", "memoryScope": "another pod"}) as slave:
-            assert (await slave.roles.status()).is_whole is False
+            assert (await slave.orders.status()).is_whole is False
         async with running(conf) as slave:
             await wait_until(lambda: slave.roles.completeness.is_whole is True)
         crashed(conf)
         monkeypatch.setattr(data_completeness, "this_machine", lambda: "another run")
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
-            assert (await slave.roles.status()).is_whole is False
+            assert (await slave.orders.status()).is_whole is False
         async with running(conf) as slave:
-            assert (await slave.roles.status()).is_whole is False
+            assert (await slave.orders.status()).is_whole is False
             await wait_until(lambda: slave.roles.completeness.is_whole is True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from gantry_broker.ha.acknowledgement import AckSet, SlaveProgress
     from gantry_broker.ports.real_disk import RealFile
-    from gantry_broker.server.roles.roles import Roles
+    from gantry_broker.server.roles.role_orders import RoleOrders
     from gantry_status.orders import Promised
 
 
@@ -28,17 +28,18 @@ def replace(owner: object, name: str, method: object) -> None:
 
 def promise_and_go_on() -> None:
     """A slave says that it has promised, and follows its old master all the same."""
-    from gantry_broker.server.roles.roles import Roles
+    from gantry_broker.server.roles.role_orders import RoleOrders
     from gantry_status.orders import Promised
 
-    async def promise(roles: "Roles", epoch: int, to: str) -> "Promised":
+    async def promise(orders: "RoleOrders", epoch: int, to: str) -> "Promised":
+        roles = orders.roles
         history = roles.replication.store.history
         return Promised(
             epoch=epoch, identity=roles.store.identity.uuid, broker_id=roles.settings.broker_id,
             last_epoch=history.epoch, end=roles.store.wrote, granted_ms=roles.replication.slave.granted_ms,
         )  # fmt: skip
 
-    replace(Roles, "promise", promise)
+    replace(RoleOrders, "promise", promise)
 
 
 def count_connections() -> None:

@@ -204,8 +204,8 @@ async def test_a_promoted_slave_never_skips(tmp_path: Path, monkeypatch: pytest.
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
-        await first.roles.promote(1 << 8, [2], False)
-        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await first.orders.promote(1 << 8, [2], False)
+        await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
         await send_later(first, b"later")
         await copied(first, second)
@@ -216,8 +216,8 @@ async def test_a_promoted_slave_never_skips(tmp_path: Path, monkeypatch: pytest.
         known = second.delay.progress
         await wait_until(lambda: known.offset(1) == 1 or any(one.offset_table.get(1) for _, one in known._waiting))
         assert second.store.wrote < first.store.wrote, "the copy is on the master only"
-        await second.roles.promote(300, [1], False)
-        await first.roles.follow(300, second.settings.ha_address)
+        await second.orders.promote(300, [1], False)
+        await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)
 
         if is_stamped:
@@ -238,16 +238,16 @@ async def test_delays_go_on_after_a_drained_switchover(tmp_path: Path) -> None:
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
-        await first.roles.promote(1 << 8, [2], False)
-        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await first.orders.promote(1 << 8, [2], False)
+        await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
         await send_later(first, b"soon", 1)
         await send_later(first, b"late", 2)
         await wait_until(lambda: second.delay.progress.offset(1) == 1)
 
-        await first.roles.drain(5_000)
-        await second.roles.promote(300, [1], False)
-        await first.roles.follow(300, second.settings.ha_address)
+        await first.orders.drain(5_000)
+        await second.orders.promote(300, [1], False)
+        await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)
         await wait_until(lambda: second.delay.progress.offset(2) == 1)
         await copied(second, first)
@@ -302,8 +302,8 @@ async def test_a_slave_that_restarts_goes_on_where_it_was(tmp_path: Path) -> Non
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
-        await first.roles.promote(1 << 8, [2], False)
-        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await first.orders.promote(1 << 8, [2], False)
+        await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
         await send_later(first, b"once")
         await wait_until(lambda: second.delay.progress.offset(1) == 1)
@@ -312,7 +312,7 @@ async def test_a_slave_that_restarts_goes_on_where_it_was(tmp_path: Path) -> Non
 
         second = await members.start("two")
         assert second.delay.progress.offset(1) == 1
-        await second.roles.promote(300, [], False)
+        await second.orders.promote(300, [], False)
         rounds = second.delay.rounds
         await wait_until(lambda: second.delay.rounds >= rounds + 3)
         queue = second.store.find_queue(TOPIC, 0)

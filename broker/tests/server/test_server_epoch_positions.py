@@ -24,13 +24,13 @@ def committed(broker: Broker) -> int | None:
 async def test_a_consumer_that_has_seen_more_than_the_new_master_has_is_sent_back(tmp_path: Path) -> None:
     """The queue has grown past its position meanwhile; what it lacks is at other messages' places."""
     async with running_broker(tmp_path, roleAtStart="UNASSIGNED", brokerId="1") as broker:
-        await broker.roles.promote(2, [], False)
+        await broker.orders.promote(2, [], False)
         async with dialogue(broker) as peer:
             for number in range(BEGIN):
                 await peer.send_ok(b"old-%d" % number)
             await peer.read(0)
             await commit(peer, 2)
-        await broker.roles.promote(3, [], False)
+        await broker.orders.promote(3, [], False)
         async with dialogue(broker) as peer:
             for number in range(5):
                 await peer.send_ok(b"new-%d" % number)
@@ -51,8 +51,8 @@ async def test_a_consumer_that_has_seen_more_than_the_new_master_has_is_sent_bac
 async def test_a_group_that_never_committed_begins_where_it_likes(tmp_path: Path) -> None:
     """It had no master before this one, as far as anybody knows."""
     async with running_broker(tmp_path, roleAtStart="UNASSIGNED", brokerId="1") as broker:
-        await broker.roles.promote(2, [], False)
-        await broker.roles.promote(3, [], False)
+        await broker.orders.promote(2, [], False)
+        await broker.orders.promote(3, [], False)
         async with dialogue(broker) as peer:
             for number in range(5):
                 await peer.send_ok(b"%d" % number)

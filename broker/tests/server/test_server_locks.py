@@ -102,12 +102,12 @@ async def test_a_promoted_broker_rests_for_one_lease(tmp_path: Path) -> None:
     """After a promotion locks are refused with 14 and the reason for a lease, then granted; sends go on meanwhile."""
     clock = FakeClock()
     async with running_broker(tmp_path, disk=None, clock=clock, **MEMBER) as broker:
-        await broker.roles.promote(2, [], force=False)
+        await broker.orders.promote(2, [], force=False)
         async with dialogue(broker) as client:
             assert granted(await lock(client, "A")) == 1, "a new group waits for nothing"
             await client.send_ok()
-        await broker.roles.fence(3)
-        await broker.roles.promote(4, [], force=False)
+        await broker.orders.fence(3)
+        await broker.orders.promote(4, [], force=False)
 
         async with dialogue(broker) as client:
             for name in ("A", "B"):

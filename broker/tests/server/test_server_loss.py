@@ -83,7 +83,7 @@ async def test_alone_it_serves_reads_and_refuses_sends_until_the_loss_is_accepte
 
     for _ in range(2):
         async with running(conf) as broker:
-            status = await broker.roles.status()
+            status = await broker.orders.status()
             assert status.role is HaRole.COMPARING and [lost.cause for lost in status.missing] != []
             assert "accept-loss" in status.trouble and str(status.missing[0].end) in status.trouble
             assert broker.roles.completeness.is_whole is False and not status.may_regain
@@ -103,10 +103,10 @@ async def test_alone_it_serves_reads_and_refuses_sends_until_the_loss_is_accepte
     assert whole(conf) is False
 
     async with running(conf) as broker:
-        status = await broker.roles.accept_loss("ann")
+        status = await broker.orders.accept_loss("ann")
         assert (status.role, status.missing) == (HaRole.MASTER, ())
         assert [one.cause for one in status.accepted] == [{"newest": "tail", "first": "head"}.get(case, case)]
-        assert (await broker.roles.accept_loss("ann")).wrote == status.wrote, "an order may come twice"
+        assert (await broker.orders.accept_loss("ann")).wrote == status.wrote, "an order may come twice"
         assert status.wrote is not None and status.wrote >= end
         async with dialogue(broker) as peer:
             sent = await peer.send_ok(b"after")
@@ -115,7 +115,7 @@ async def test_alone_it_serves_reads_and_refuses_sends_until_the_loss_is_accepte
         assert page.log_accepted_loss_bytes == sum(one.end - one.start for one in status.accepted)
         before = int(sent["queueOffset"])
     async with running(conf) as broker:
-        status = await broker.roles.status()
+        status = await broker.orders.status()
         assert (status.role, status.missing, status.is_whole) == (HaRole.MASTER, (), True)
         assert len(status.accepted) == 1
         async with dialogue(broker) as peer:
@@ -133,7 +133,7 @@ async def test_queues_and_epochs_go_on_where_they_were(tmp_path: Path) -> None:
     segments(conf)[-1].unlink()
 
     async with running(conf) as broker:
-        await broker.roles.accept_loss("ann")
+        await broker.orders.accept_loss("ann")
         assert broker.store.identity.epochs[: len(epochs)] == epochs
         assert broker.store.identity.epoch > epochs[-1].epoch
         async with dialogue(broker) as peer:
@@ -157,7 +157,7 @@ async def test_a_master_gets_its_lost_tail_from_its_slave(tmp_path: Path) -> Non
     async with running(conf) as master:
         assert master.roles.role is HaRole.COMPARING
         with pytest.raises(OrderRefused, match="slaves are asked first"):
-            await master.roles.accept_loss("ann")
+            await master.orders.accept_loss("ann")
         async with running(slave_conf):
             await wait_until(lambda: master.roles.role is HaRole.MASTER)
             assert master.store.wrote == end and not master.store.loss.missing
@@ -182,12 +182,12 @@ async def test_a_slave_gets_what_it_lacks_from_its_master(tmp_path: Path, case: 
             file.unlink()
 
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
-            status = await slave.roles.status()
+            status = await slave.orders.status()
             assert status.missing and status.is_whole is False
             with pytest.raises(OrderRefused, match="missing"):
-                await slave.roles.promote(1_000, [], False)
+                await slave.orders.promote(1_000, [], False)
             with pytest.raises(OrderRefused):
-                await slave.roles.accept_loss("ann")
+                await slave.orders.accept_loss("ann")
         async with running(conf) as slave:
             await wait_until(lambda: slave.roles.completeness.is_whole is True)
             assert slave.store.wrote == end and not slave.store.loss.missing
@@ -200,31 +200,31 @@ async def test_a_role_is_given_to_it_only_by_force(tmp_path: Path) -> None:
     """Neither a promotion nor a regaining trusts such a store; force is a decision, and recorded as one."""
     conf = small_conf(tmp_path, roleAtStart="UNASSIGNED", brokerId="1")
     async with running(conf) as broker:
-        await broker.roles.promote(1_000, [], False)
+        await broker.orders.promote(1_000, [], False)
         await fill(broker)
     segments(conf)[-1].unlink()
 
     async with running(conf) as broker:
-        assert not (await broker.roles.status()).may_regain
+        assert not (await broker.orders.status()).may_regain
         with pytest.raises(OrderRefused, match="lack"):
-            await broker.roles.regain(1_000)
+            await broker.orders.regain(1_000)
         with pytest.raises(OrderRefused, match="accept-loss"):
-            await broker.roles.promote(2_000, [2], False)
+            await broker.orders.promote(2_000, [2], False)
         assert broker.roles.role is HaRole.UNASSIGNED
         with pytest.raises(OrderRefused, match="accept-loss"):
-            await broker.roles.promote(2_000, [], False)
+            await broker.orders.promote(2_000, [], False)
         async with dialogue(broker) as peer:
             assert (await peer.send(b"x")).code == 14
             assert [message.body for message in await peer.read(0)][:1] == [BODY], "alone it serves reads"
-        status = await broker.roles.accept_loss("ann")
+        status = await broker.orders.accept_loss("ann")
         assert (status.role, status.missing) == (HaRole.UNASSIGNED, ())
-        status = await broker.roles.promote(2_000, [], False)
+        status = await broker.orders.promote(2_000, [], False)
         assert (status.role, status.is_whole) == (HaRole.MASTER, True)
         await fill(broker, 6)
     segments(conf)[-1].unlink()
 
     async with running(conf) as broker:
-        status = await broker.roles.promote(3_000, [], True)
+        status = await broker.orders.promote(3_000, [], True)
         assert (status.role, status.missing, len(status.accepted)) == (HaRole.MASTER, (), 2)
         async with dialogue(broker) as peer:
             assert (await peer.send(b"x")).code == 0

@@ -199,9 +199,9 @@ async def test_a_slave_that_comes_with_nothing_counts_on_as_the_next_master(
     conf = {**SYNC, **MOVED, **SMALL}
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
-        await first.roles.promote(1 << 8, [2], False)
+        await first.orders.promote(1 << 8, [2], False)
         second = await members.start("two", **conf, brokerId="2")
-        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
         assert await send(first, IDLE, 5) == [0, 1, 2, 3, 4]
         async with dialogue(first) as client:
@@ -213,11 +213,11 @@ async def test_a_slave_that_comes_with_nothing_counts_on_as_the_next_master(
         await expire(first)
 
         second = await members.start("two", **conf, brokerId="2", storePathRootDir=str(tmp_path / "empty"))
-        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
         await copied(first, second)
-        await second.roles.promote(300, [1], False)
-        await first.roles.follow(300, second.settings.ha_address)
+        await second.orders.promote(300, [1], False)
+        await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)
 
         assert await send(second, IDLE, 2) == ([5, 6] if is_told else [0, 1])

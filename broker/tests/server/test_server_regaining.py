@@ -109,8 +109,8 @@ class Pair:
 
     async def begin(self) -> Broker:
         master, slave = await self.start(1), await self.start(2)
-        await master.roles.promote(EPOCH, [2], False)
-        await slave.roles.follow(EPOCH, master.settings.ha_address)
+        await master.orders.promote(EPOCH, [2], False)
+        await slave.orders.follow(EPOCH, master.settings.ha_address)
         await wait_until(lambda: len(master.replication.acks) == 1)
         return master
 
@@ -146,25 +146,25 @@ async def test_a_killed_master_goes_on_in_its_epoch_with_all_that_it_had(tmp_pat
         end = master.store.wrote
 
         again = await group.killed(1)
-        assert (await again.roles.status()).may_regain
-        assert (await again.roles.status()).role is HaRole.UNASSIGNED
-        word = await again.roles.regain(EPOCH)
+        assert (await again.orders.status()).may_regain
+        assert (await again.orders.status()).role is HaRole.UNASSIGNED
+        word = await again.orders.regain(EPOCH)
 
         assert (word.role, word.epoch, word.last_epoch, word.wrote) == (HaRole.MASTER, EPOCH, EPOCH, end)
         assert word.is_regained and word.electable == (2,)
         await wait_until(lambda: len(again.replication.acks) == 1 and again.replication.policy.may_acknowledge())
         assert await code_of_a_send(again) == 0
-        assert (await again.roles.regain(EPOCH)).role is HaRole.MASTER, "an order may come twice"
+        assert (await again.orders.regain(EPOCH)).role is HaRole.MASTER, "an order may come twice"
 
 
 async def test_no_slave_no_acknowledgement_after_it_either(tmp_path: Path) -> None:
     """A role that came back acknowledges by the same rules: a slave that has promised a newer epoch acks nothing."""
     async with pair(tmp_path) as group:
         await group.begin()
-        await group.brokers[2].roles.promise(EPOCH + 1_000, "another")
+        await group.brokers[2].orders.promise(EPOCH + 1_000, "another")
 
         again = await group.killed(1)
-        await again.roles.regain(EPOCH)
+        await again.orders.regain(EPOCH)
 
         assert await code_of_a_send(again) != 0
 
@@ -176,17 +176,17 @@ async def test_what_was_taken_stays_so_when_the_process_ends(tmp_path: Path, tak
         master = await group.begin()
         match taken:
             case "fence":
-                await master.roles.fence(EPOCH)
+                await master.orders.fence(EPOCH)
             case "withdraw":
-                await master.roles.drain(10_000, withdraw=True)
+                await master.orders.drain(10_000, withdraw=True)
             case _:
-                await master.roles.promise(EPOCH + 1_000, "another")
+                await master.orders.promise(EPOCH + 1_000, "another")
 
         again = await group.killed(1)
 
-        assert not (await again.roles.status()).may_regain
+        assert not (await again.orders.status()).may_regain
         with pytest.raises(OrderRefused):
-            await again.roles.regain(EPOCH)
+            await again.orders.regain(EPOCH)
         assert again.roles.role is HaRole.UNASSIGNED
 
 
@@ -205,9 +205,9 @@ async def test_what_cannot_be_written_down_is_not_taken(
         monkeypatch.setattr(master.roles.records, "write", write)
         with pytest.raises(OrderRefused, match="no room"):
             await (
-                master.roles.fence(EPOCH)
+                master.orders.fence(EPOCH)
                 if taken == "fence"
-                else master.roles.drain(10_000, withdraw=taken == "withdraw", goes_on=taken == "empty")
+                else master.orders.drain(10_000, withdraw=taken == "withdraw", goes_on=taken == "empty")
             )
 
         assert master.roles.role is HaRole.MASTER and not master.roles.is_withdrawn
@@ -218,12 +218,12 @@ async def test_a_withdrawal_that_has_ended_is_forgotten(tmp_path: Path) -> None:
     """A promotion in the same epoch opens it again, and so for its next process, too."""
     async with pair(tmp_path) as group:
         master = await group.begin()
-        await master.roles.drain(10_000, withdraw=True)
-        await master.roles.promote(EPOCH, [2], False)
+        await master.orders.drain(10_000, withdraw=True)
+        await master.orders.promote(EPOCH, [2], False)
 
         again = await group.killed(1)
 
-        assert (await again.roles.regain(EPOCH)).role is HaRole.MASTER
+        assert (await again.orders.regain(EPOCH)).role is HaRole.MASTER
 
 
 @pytest.mark.parametrize("is_chosen", [True, False], ids=["chosen", "not-chosen"])
@@ -238,12 +238,12 @@ async def test_whoever_is_chosen_has_all_that_counts(tmp_path: Path, is_chosen: 
         assert doubtful.roles.completeness.is_whole is False
 
         if is_chosen:
-            word = await doubtful.roles.promote(EPOCH + 1_000, [2], False)
+            word = await doubtful.orders.promote(EPOCH + 1_000, [2], False)
             assert word.is_whole is True
 
         again = await group.killed(1)
         assert again.roles.completeness.is_whole is is_chosen
-        assert (await again.roles.status()).may_regain is is_chosen
+        assert (await again.orders.status()).may_regain is is_chosen
 
 
 async def test_other_rules_of_acknowledging_are_another_reign(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ async def test_other_rules_of_acknowledging_are_another_reign(tmp_path: Path) ->
         again = await group.killed(1, brokerRole="ASYNC_MASTER")
 
         with pytest.raises(OrderRefused, match="waited for 1 slaves"):
-            await again.roles.regain(EPOCH)
+            await again.orders.regain(EPOCH)
 
 
 async def test_a_slave_and_another_epoch_are_refused(tmp_path: Path) -> None:
@@ -265,4 +265,4 @@ async def test_a_slave_and_another_epoch_are_refused(tmp_path: Path) -> None:
 
         for broker, epoch in ((slave, EPOCH), (master, EPOCH + 1), (master, EPOCH - 1)):
             with pytest.raises(OrderRefused, match="was not the master"):
-                await broker.roles.regain(epoch)
+                await broker.orders.regain(epoch)

@@ -308,12 +308,12 @@ async def test_a_deleted_group_leaves_no_reset_behind(client: Dialogue) -> None:
 async def test_a_reset_is_believed_in_a_new_epoch(tmp_path: Path) -> None:
     """A group that has not been at the epoch's begin yet is moved beyond it, and stays there."""
     async with running_broker(tmp_path, roleAtStart="UNASSIGNED", brokerId="1") as broker:
-        await broker.roles.promote(2, [], False)
+        await broker.orders.promote(2, [], False)
         async with dialogue(broker) as peer:
             await send(peer, 2)
             await peer.read(0)
             await commit(peer, 1)
-        await broker.roles.promote(3, [], False)
+        await broker.orders.promote(3, [], False)
         async with dialogue(broker) as peer:
             await send(peer, 3)
 

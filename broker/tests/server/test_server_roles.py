@@ -175,10 +175,10 @@ async def test_who_goes_on_alone_must_know_that_nobody_was_promoted(tmp_path: Pa
     async with group(tmp_path) as members:
         conf = {"haDegrade": "ASYNC", "slaveTimeout": "200"}
         master = await members.start("one", **SYNC, **MOVED, **conf, brokerId="1")
-        await master.roles.promote(3, [2], False)
+        await master.orders.promote(3, [2], False)
 
         assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
-        await master.roles.lease(master.replication.policy.clock_ms(), 60_000)
+        await master.orders.lease(master.replication.policy.clock_ms(), 60_000)
         assert await send(master, "b") == [0]
 
 
@@ -192,10 +192,10 @@ async def test_whoever_came_for_the_master_by_an_address_that_moved_on_is_not_ke
     async with group(tmp_path) as members:
         first = await members.start("one", **SYNC, **MOVED, brokerId="1")
         second = await members.start("two", **SYNC, **MOVED, brokerId="2")
-        await first.roles.promote(1 << 8, [2], False)
-        await first.roles.promise(300, "test")
-        await second.roles.promote(300, [1], False)
-        await first.roles.follow(300, second.settings.ha_address)
+        await first.orders.promote(1 << 8, [2], False)
+        await first.orders.promise(300, "test")
+        await second.orders.promote(300, [1], False)
+        await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)  # from here on its log is not cut any more, for which clients are hung up on as well
 
         async with dialogue(first) as late:
@@ -292,8 +292,8 @@ async def test_a_deletion_that_died_with_its_master_takes_no_topic_of_a_later_on
     async with group(tmp_path) as members:
         first = await members.start("one", **MOVED, brokerId="1")
         second = await members.start("two", **MOVED, brokerId="2")
-        await first.roles.promote(1 << 8, [], False)
-        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await first.orders.promote(1 << 8, [], False)
+        await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
         async with dialogue(first) as peer:
             await make_topic(peer, "Kept")
@@ -303,17 +303,17 @@ async def test_a_deletion_that_died_with_its_master_takes_no_topic_of_a_later_on
             await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Kept"})
         await wait_until(lambda: "Kept" in second.replication.tables._doomed)
 
-        await second.roles.promote(300, [], False)
+        await second.orders.promote(300, [], False)
         async with dialogue(second) as peer:
             for number in range(5):
                 await peer.send_ok(b"%d" % number, topic="Kept")
-        await first.roles.follow(300, second.settings.ha_address)
+        await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)
         await copied(second, first)
-        await second.roles.promise(400, "test")
-        await first.roles.promote(400, [], False)
+        await second.orders.promise(400, "test")
+        await first.orders.promote(400, [], False)
         monkeypatch.setattr(first.replication.master.server, "on_join", list)  # as if large tables were still under way
-        await second.roles.follow(400, first.settings.ha_address)
+        await second.orders.follow(400, first.settings.ha_address)
         await follows(first, 2)
         follower = second.replication.slave.follower
         await wait_until(lambda: follower is not None and follower.confirmed >= 0)
@@ -331,8 +331,8 @@ async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
     async with group(tmp_path) as members:
         first = await members.start("one", **SYNC, **MOVED, brokerId="1")
         second = await members.start("two", **SYNC, **MOVED, brokerId="2")
-        assert (await first.roles.promote(1 << 8, [2], False)).role is HaRole.MASTER
-        await second.roles.follow(1 << 8, first.settings.ha_address)
+        assert (await first.orders.promote(1 << 8, [2], False)).role is HaRole.MASTER
+        await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
         assert await send(first, "a", "b") == [0, 0]
         async with dialogue(first) as peer:
@@ -340,13 +340,13 @@ async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
             await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset_ext(TOPIC, 1))
             await wait_until(lambda: second.core.offsets.find("GroupA", TOPIC, 0) == 1)
 
-            assert (await first.roles.drain(5_000)).is_draining
+            assert (await first.orders.drain(5_000)).is_draining
             assert (await peer.send(b"late")).code == ResponseCode.SERVICE_NOT_AVAILABLE
-            promised = await second.roles.promise(300, "test")
+            promised = await second.orders.promise(300, "test")
             assert (promised.end, promised.granted_ms) == (first.store.wrote, 0)
-            status = await second.roles.promote(300, [1], False)
+            status = await second.orders.promote(300, [1], False)
             assert (status.role, status.epoch, status.electable) == (HaRole.MASTER, 300, (1,))
-            await first.roles.follow(300, second.settings.ha_address)
+            await first.orders.follow(300, second.settings.ha_address)
             await wait_until(lambda: not peer.channel.is_open)
         await follows(second, 1)
         assert await send(second, "c") == [0]
@@ -354,7 +354,7 @@ async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
         assert await bodies(first) == await bodies(second) == [b"a", b"b", b"c"]
         assert first.store.identity.epochs == second.store.identity.epochs
         with pytest.raises(OrderRefused, match="epoch"):
-            await first.roles.promote(300, [2], False)
+            await first.orders.promote(300, [2], False)
 
 
 async def test_a_promoted_slave_sends_readers_where_their_group_was_moved(tmp_path: Path) -> None:
@@ -362,8 +362,8 @@ async def test_a_promoted_slave_sends_readers_where_their_group_was_moved(tmp_pa
     async with group(tmp_path) as members:
         first = await members.start("one", **SYNC, **MOVED, brokerId="1")
         second = await members.start("two", **SYNC, **MOVED, brokerId="2")
-        await first.roles.promote(1 << 8, [2], False)
-        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await first.orders.promote(1 << 8, [2], False)
+        await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
         assert await send(first, "a", "b", "c") == [0, 0, 0]
         async with dialogue(first) as peer:
@@ -376,7 +376,7 @@ async def test_a_promoted_slave_sends_readers_where_their_group_was_moved(tmp_pa
             await wait_until(lambda: not second.core.offsets.is_resetting("Heard", TOPIC, 0))
         await copied(first, second)
 
-        await second.roles.promote(300, [1], False)
+        await second.orders.promote(300, [1], False)
         async with dialogue(second) as peer:
             assert second.core.offsets.find("Unheard", TOPIC, 0) == 1
             moved = await peer.pull(3, consumerGroup="Unheard")
@@ -394,16 +394,16 @@ async def test_a_promoted_slave_goes_on_with_transactions(tmp_path: Path) -> Non
     async with group(tmp_path) as members:
         first = await members.start("one", **SYNC, **MOVED, brokerId="1")
         second = await members.start("two", **SYNC, **MOVED, brokerId="2")
-        await first.roles.promote(1 << 8, [2], False)
-        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await first.orders.promote(1 << 8, [2], False)
+        await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
         async with dialogue(first) as peer:
             halves = [await prepare(peer, text.encode()) for text in "abc"]
             assert await end(peer, halves[0], COMMIT) == await end(peer, halves[1], ROLL_BACK) == 0
-        promised = await second.roles.promise(300, "test")
+        promised = await second.orders.promise(300, "test")
         assert promised.end == first.store.wrote
-        await second.roles.promote(300, [1], False)
-        await first.roles.follow(300, second.settings.ha_address)
+        await second.orders.promote(300, [1], False)
+        await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)
         async with dialogue(second) as peer:
             assert await end(peer, halves[2], COMMIT) == await end(peer, halves[0], COMMIT) == 0
@@ -433,30 +433,30 @@ async def test_an_unassigned_broker_answers_14_and_promises_once(tmp_path: Path)
     async with group(tmp_path) as members:
         broker = await members.start("one", **SYNC, **MOVED, brokerId="1")
         assert await send(broker, "a") == [ResponseCode.SERVICE_NOT_AVAILABLE]
-        await broker.roles.promise(7, "test")
+        await broker.orders.promise(7, "test")
         await broker.close()
         broker = await members.start("one")
 
         with pytest.raises(OrderRefused, match="7"):
-            await broker.roles.promise(6, "somebody else")
+            await broker.orders.promise(6, "somebody else")
         with pytest.raises(OrderRefused, match="7"):
-            await broker.roles.promote(6, [], False)
+            await broker.orders.promote(6, [], False)
         with pytest.raises(OrderRefused, match="7"):
-            await broker.roles.follow(6, "127.0.0.1:1")
-        assert (await broker.roles.status()).promised_epoch == 7
+            await broker.orders.follow(6, "127.0.0.1:1")
+        assert (await broker.orders.status()).promised_epoch == 7
 
 
 async def test_a_fenced_master_closes_its_clients_and_answers_nobody(tmp_path: Path) -> None:
     """Who has promised a newer epoch is no master any more, from that moment."""
     async with group(tmp_path) as members:
         broker = await members.start("one", **MOVED, brokerId="1")
-        await broker.roles.promote(5, [], False)
+        await broker.orders.promote(5, [], False)
         async with dialogue(broker) as peer:
             assert (await peer.send(b"a")).code == 0
-            await broker.roles.promise(6, "test")
+            await broker.orders.promise(6, "test")
             await wait_until(lambda: not peer.channel.is_open)
         assert await send(broker, "b") == [ResponseCode.SERVICE_NOT_AVAILABLE]
-        assert (await broker.roles.status()).role is HaRole.UNASSIGNED
+        assert (await broker.orders.status()).role is HaRole.UNASSIGNED
 
 
 async def test_a_tail_that_was_never_confirmed_is_cut_when_its_master_follows(tmp_path: Path) -> None:
@@ -464,16 +464,16 @@ async def test_a_tail_that_was_never_confirmed_is_cut_when_its_master_follows(tm
     async with group(tmp_path) as members:
         old = await members.start("one", **SYNC, **MOVED, brokerId="1")
         new = await members.start("two", **SYNC, **MOVED, brokerId="2")
-        await old.roles.promote(10, [2], False)
-        await new.roles.follow(10, old.settings.ha_address)
+        await old.orders.promote(10, [2], False)
+        await new.orders.follow(10, old.settings.ha_address)
         await follows(old, 2)
         assert await send(old, "a") == [0]
-        await new.roles.promise(11, "test")
+        await new.orders.promise(11, "test")
         assert set(await send(old, "lost-1", "lost-2")) <= {ResponseCode.SLAVE_NOT_AVAILABLE}
         assert await bodies(old) == [b"a"]
 
-        await new.roles.promote(11, [1], False)
-        await old.roles.follow(11, new.settings.ha_address)
+        await new.orders.promote(11, [1], False)
+        await old.orders.follow(11, new.settings.ha_address)
         await follows(new, 1)
         assert await send(new, "b") == [0]
         await copied(new, old)
@@ -489,24 +489,24 @@ async def test_a_master_whose_log_was_copied_anew_meanwhile_shows_what_it_takes(
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, **role, brokerId="1")
         second = await members.start("two", **conf, brokerId="2")
-        await first.roles.promote(1 << 8, [], False)
-        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await first.orders.promote(1 << 8, [], False)
+        await second.orders.follow(1 << 8, first.settings.ha_address)
         await follows(first, 2)
         assert await send(first, "a", "b") == [0, 0]
         await copied(first, second)
-        await first.roles.promise(300, "test")
-        await second.roles.promote(300, [], False)
+        await first.orders.promise(300, "test")
+        await second.orders.promote(300, [], False)
         assert await send(second, *["small"] * 130, *["large" * 4_000] * 14) == [0] * 144
         await expire(second)
         assert second.store.min_physical > first.store.wrote, "what the first one lacks is there no more"
 
-        await first.roles.follow(300, second.settings.ha_address)
+        await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)
         await copied(second, first)
         assert first.store.is_restarted
-        await second.roles.promise(400, "test")
-        await first.roles.promote(400, [], False)
-        await second.roles.follow(400, first.settings.ha_address)
+        await second.orders.promise(400, "test")
+        await first.orders.promote(400, [], False)
+        await second.orders.follow(400, first.settings.ha_address)
         await follows(first, 2)
         assert await send(first, "c", "d") == [0, 0]
         assert await bodies(first, 146) == [b"c", b"d"]
@@ -527,7 +527,7 @@ async def test_a_start_that_may_have_lost_bytes_asks_the_slaves_first(tmp_path: 
         lose_tail(tmp_path / "master", before)
 
         master = await members.start("master")
-        assert (await master.roles.status()).role is HaRole.COMPARING
+        assert (await master.orders.status()).role is HaRole.COMPARING
         assert await send(master, "x") == [ResponseCode.SERVICE_NOT_AVAILABLE]
         slave = await members.start("slave-1")
         await wait_until(lambda: master.roles.role is HaRole.MASTER)
@@ -554,21 +554,21 @@ async def test_grants_end_an_asynchronous_master_that_hears_nothing(tmp_path: Pa
     async with group(tmp_path) as members:
         master = await members.start("one", **MOVED, brokerId="1", slaveTimeout="200", haGrant="1000")
         slave = await members.start("two", **MOVED, brokerId="2", haGrant="1000")
-        await master.roles.promote(3, [2], False)
+        await master.orders.promote(3, [2], False)
 
         assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
-        assert "2" in (await master.roles.status()).trouble
-        await slave.roles.follow(3, master.settings.ha_address)
+        assert "2" in (await master.orders.status()).trouble
+        await slave.orders.follow(3, master.settings.ha_address)
         await wait_until(master.replication.policy.may_acknowledge)
         async with asyncio.timeout(120):
             while await send(master, "b") != [0]:  # a grant may end before a send on a busy machine
                 pass
 
-        promised = await slave.roles.promise(4, "test")
+        promised = await slave.orders.promise(4, "test")
         assert promised.granted_ms <= 1000
         await wait_until(lambda: not master.replication.policy.may_acknowledge())
         assert await send(master, "c") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
-        await master.roles.lease(master.replication.policy.clock_ms(), 60_000)
+        await master.orders.lease(master.replication.policy.clock_ms(), 60_000)
         assert await send(master, "d") == [0]
 
 
@@ -607,17 +607,17 @@ async def test_orders_are_idempotent(tmp_path: Path) -> None:
         master = await members.start("one", **SYNC, **MOVED, brokerId="1")
         slave = await members.start("two", **SYNC, **MOVED, brokerId="2")
         for _ in range(2):
-            await master.roles.promote(3, [2], False)
-            await slave.roles.follow(3, master.settings.ha_address)
+            await master.orders.promote(3, [2], False)
+            await slave.orders.follow(3, master.settings.ha_address)
         await follows(master, 2)
         follower = slave.replication.slave.follower
-        await slave.roles.follow(3, master.settings.ha_address)
+        await slave.orders.follow(3, master.settings.ha_address)
         assert slave.replication.slave.follower is follower
         epochs = list(master.store.identity.epochs)
-        await master.roles.drain(5_000)
-        await master.roles.promote(3, [2], False)
+        await master.orders.drain(5_000)
+        await master.orders.promote(3, [2], False)
         assert await send(master, "a") == [0]
         assert list(master.store.identity.epochs) == epochs
         for _ in range(2):
-            assert (await master.roles.fence(4)).role is HaRole.UNASSIGNED
+            assert (await master.orders.fence(4)).role is HaRole.UNASSIGNED
     await asyncio.sleep(0)

@@ -39,8 +39,8 @@ async def deaf_slave(members: Group, server: str) -> Broker:
     """A synchronous master whose only slave is gone, so that it can hand over nothing."""
     first = await members.start("one", **SYNC, **MOVED, brokerId="1", namesrvAddr=server, slaveTimeout="200")
     second = await members.start("two", **SYNC, **MOVED, brokerId="2", namesrvAddr=server)
-    await first.roles.promote(EPOCH, [2], False)
-    await second.roles.follow(EPOCH, first.settings.ha_address)
+    await first.orders.promote(EPOCH, [2], False)
+    await second.orders.follow(EPOCH, first.settings.ha_address)
     await follows(first, 2)
     async with asyncio.timeout(120):
         while await code_of_send(first) != 0:  # as long as a busy machine lets its slave be late
@@ -57,12 +57,12 @@ async def test_a_withdrawn_master_stays_so_though_it_cannot_hand_over(tmp_path: 
         first = await deaf_slave(members, server)
         await told(server, 6)
 
-        status = await first.roles.drain(100, withdraw=True)
+        status = await first.orders.drain(100, withdraw=True)
 
         assert status.is_draining
         assert await code_of_send(first) == ResponseCode.SERVICE_NOT_AVAILABLE
         await told(server, 4)
-        await first.roles.promote(EPOCH, [2], False)
+        await first.orders.promote(EPOCH, [2], False)
         await told(server, 6)
         assert await code_of_send(first) != ResponseCode.SERVICE_NOT_AVAILABLE
 
@@ -73,7 +73,7 @@ async def test_a_drained_master_takes_sends_again_when_it_is_too_late(tmp_path: 
         first = await deaf_slave(members, server)
 
         with pytest.raises(OrderRefused, match="sends are taken again"):
-            await first.roles.drain(100)
+            await first.orders.drain(100)
 
         assert await code_of_send(first) != ResponseCode.SERVICE_NOT_AVAILABLE
         assert await permission(server) == 6
@@ -83,10 +83,10 @@ async def test_a_topic_that_changes_meanwhile_cannot_be_sent_to_either(tmp_path:
     """Every table that is registered while it is withdrawn is one to read from, and its own tables stay as they are."""
     async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
         first = await members.start("one", **MOVED, brokerId="1", namesrvAddr=server)
-        await first.roles.promote(EPOCH, [], False)
+        await first.orders.promote(EPOCH, [], False)
         assert await code_of_send(first) == 0
         await told(server, 6)
-        await first.roles.drain(5_000, withdraw=True)
+        await first.orders.drain(5_000, withdraw=True)
         await told(server, 4)
 
         first.registration.changed()
@@ -100,17 +100,17 @@ async def test_a_master_that_is_emptied_goes_on_with_what_it_has(tmp_path: Path)
     """Clients send nothing more, and routes say so; what was delayed before is delivered."""
     async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
         first = await members.start("one", **MOVED, brokerId="1", namesrvAddr=server, messageDelayLevel="1s 2s")
-        await first.roles.promote(EPOCH, [], False)
+        await first.orders.promote(EPOCH, [], False)
         async with dialogue(first) as peer:
             assert (await peer.send(b"now")).code == 0
             assert (await peer.send(b"later", properties=properties_text(DELAY="1"))).code == 0
         await told(server, 6)
 
-        status = await first.roles.drain(0, withdraw=True, goes_on=True)
+        status = await first.orders.drain(0, withdraw=True, goes_on=True)
 
         assert (status.is_withdrawn, status.is_draining) == (True, False)
         assert await code_of_send(first) == ResponseCode.SERVICE_NOT_AVAILABLE
         await told(server, 4)
         await wait_until(lambda: first.core.store.find_queue(TOPIC, 0).end == 2)  # type: ignore[union-attr]
-        assert (await first.roles.promote(EPOCH, [], False)).is_withdrawn is False
+        assert (await first.orders.promote(EPOCH, [], False)).is_withdrawn is False
         await told(server, 6)

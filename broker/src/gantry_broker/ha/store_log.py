@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol, final
 
@@ -172,3 +173,8 @@ class SlaveStore(StoreReader):
     def dispatch(self, confirmed: int) -> bool:
         """Show consumers what is confirmed. False if there is more to show."""
         return self.copier is None or self.copier.dispatch(confirmed)
+
+    async def dispatch_all(self, confirmed: int) -> None:
+        """Show consumers all that is confirmed, a piece in each turn of the loop; less if there is no room for it."""
+        while not self.dispatch(confirmed) and not self.is_behind:
+            await asyncio.sleep(0)

@@ -300,6 +300,11 @@ class ConsumerOffsets:
         pending = document.pending_resets or {} if self.are_resets_kept else {}
         self._resets.load({key: queues for key, queues in pending.items() if key in self._table})
 
+    def take(self, document: OffsetDocument) -> None:
+        """Replace everything by the master's table, to be written to the own file, too."""
+        self.load(document)
+        self.is_dirty = True
+
     def _pairs(self) -> Iterator[tuple[str, str]]:
         for key in self._table:
             topic, _, group = key.partition(SEPARATOR)

@@ -114,11 +114,6 @@ class ReplicationHandlers:
         raise Refused(ResponseCode.NO_PERMISSION, BY_ORDERS)
 
 
-def memory_bytes() -> int:
-    """Of the machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def broker_suggester(
     live: LiveSettings, store: MessageStore, replication: Replication, roles: Roles
 ) -> Callable[[bytes, int], int]:
@@ -129,11 +124,11 @@ def broker_suggester(
     push out of memory what other readers need. Slaves serve whichever consumer asks them, also when the master is gone;
     while they have a stream from it, readers that have caught up are sent back.
     """
-    memory = memory_bytes()
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def suggest(body: bytes, when_slow: int) -> int:
         settings = live.now
-        far_bytes = memory * settings.ha.memory_percent_max // 100
+        far_bytes = memory_bytes * settings.ha.memory_percent_max // 100
         is_far = (
             settings.ha.is_slave_read_suggested
             and len(body) >= _PHYSICAL.size

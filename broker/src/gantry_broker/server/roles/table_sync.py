@@ -194,8 +194,7 @@ class TableSync:
         elif name == "consumerOffset":
             offsets = msgspec.json.decode(data, type=OffsetDocument, strict=False)
             self._transactions.receive(offsets, end)
-            core.offsets.load(offsets)
-            core.offsets.is_dirty = True
+            core.offsets.take(offsets)
         elif name == "delayOffset":
             self._delay.progress.receive(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
         elif name == "queueEnds":
