@@ -483,9 +483,10 @@ def test_a_range_may_come_in_pieces() -> None:
     world = make_world(0)
     facts = MasterFacts("c", "b", TINY.mapped_file_size_commit_log, world.store.identity.epoch)
     for phase in (Phase.STREAMING, Phase.DOUBT):
-        session = MasterSession(facts, StoreLog(world.store), AckSet(acks_needed=0, is_flushed_wanted=False))
-        session.phase, given = phase, list[Range]()
-        session.on_range = given.append
+        given: list[Range] = []
+        slaves = AckSet(acks_needed=0, is_flushed_wanted=False)
+        session = MasterSession(facts, StoreLog(world.store), slaves, on_range=given.append)
+        session.phase = phase
         frame = encode(Range(0, bytes(100)))
         assert session.receive(frame[:50], 0.0) == b""
         if phase is Phase.STREAMING:

@@ -17,8 +17,8 @@ SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
 
 
 @pytest.fixture(autouse=True)
-def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_secret, "LOOK_INTERVAL_S", 0.01)
+def fast_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_secret, "CHECK_INTERVAL_S", 0.01)
 
 
 def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
@@ -150,7 +150,7 @@ async def test_a_secret_that_is_none_is_never_used(
     (tmp_path / "link").symlink_to(path)
     caplog.clear()
     for _ in range(4):
-        await secret.look()
+        await secret.check()
 
     assert secret.current == b"well-kept"
     [line] = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -169,7 +169,7 @@ async def test_a_secret_counts_when_it_was_seen_twice(tmp_path: Path) -> None:
     used: list[bytes] = []
     for text in ("tw", "two", "two", "two"):
         path.write_text(text)
-        await secret.look()
+        await secret.check()
         used.append(secret.current)
 
     assert used == [b"one", b"one", b"two", b"two"]

@@ -147,5 +147,7 @@ def test_a_missing_record_of_completeness_is_reported(
     known.started(report, world.store.pool_status)
 
     assert known.is_whole is None
-    reported = [record.__dict__["path"] for record in caplog.records if "is not known" in record.getMessage()]
+    reported = [
+        record.__dict__["path"] for record in caplog.records if record.getMessage() == "data completeness is unknown"
+    ]
     assert reported == [world.path("whole.json")] * is_reported

@@ -15,10 +15,10 @@ Where no slave's ack is needed, grants decide, on a clock that never stops:
 
     a master of an asynchronous group answers 0 only while it holds one of two keys:
     1  a short grant from every electable slave, renewed with its acks
-    2  the shard's Lease, of which its sidecar tells it
+    2  the shard's Lease, as its sidecar reports it
 
 A promotion ends both first: one slave that has promised a newer epoch grants nothing any more, and the Lease goes to
-somebody else. So neither an unreachable API server nor a dead slave nor a dead sidecar alone stops anybody. A grant
+another member. So neither an unreachable API server nor a dead slave nor a dead sidecar alone stops a master. A grant
 counts from when the master *sent* the beat that it answers, which is before the slave began to keep it: whatever the
 network does, the master stops first. The clock must go on while the machine sleeps (``CLOCK_BOOTTIME``).
 """
@@ -48,16 +48,19 @@ class SlaveProgress:
     received: int = -1
     flushed: int = -1
     acked_at: float = 0.0
-    """When it last said anything, on the loop's clock."""
+    """When its last ack came, on the loop's clock."""
 
     def level(self, *, is_flushed_wanted: bool) -> int:
-        """How far it is, in the sense that counts."""
+        """Up to where its acks count."""
         return min(self.received, self.flushed) if is_flushed_wanted else self.received
 
 
 @final
 class AckSet:
-    """Owned by the loop. Positions of one slave never go back; the set's do, when somebody leaves."""
+    """How far the connected slaves are. Owned by the loop.
+
+    Positions of one slave never go back; the set's do, when a slave leaves.
+    """
 
     def __init__(self, *, acks_needed: int, is_flushed_wanted: bool) -> None:
         self.acks_needed: Final = acks_needed
@@ -67,7 +70,7 @@ class AckSet:
         self._epoch_start = 0
 
     def begin_epoch(self, start: int, electable: Collection[int]) -> None:
-        """From now on count for an epoch that begins at ``start``. With nobody electable there is no election."""
+        """Count for an epoch that begins at ``start`` from now on. Without electable slaves there is no election."""
         self._epoch_start, self._electable = start, frozenset(electable)
 
     def __len__(self) -> int:
@@ -77,14 +80,14 @@ class AckSet:
         return iter(tuple(self._slaves.values()))
 
     def join(self, identity: str, broker_id: int, now: float) -> SlaveProgress | None:
-        """Take somebody in. None if that identity, or that number, is here already."""
+        """Add a slave. None if that identity, or that number, is connected already."""
         if any(one.identity == identity or one.broker_id == broker_id for one in self._slaves.values()):
             return None
         slave = self._slaves[identity] = SlaveProgress(identity, broker_id, acked_at=now)
         return slave
 
     def leave(self, slave: SlaveProgress) -> None:
-        """It is gone, and so is its voice."""
+        """Remove a slave, and its acks with it."""
         if self._slaves.get(slave.identity) is slave:
             del self._slaves[slave.identity]
 
@@ -95,11 +98,11 @@ class AckSet:
         return end if end >= self._epoch_start else -1
 
     def _voices(self) -> Iterator[SlaveProgress]:
-        """Who counts."""
+        """The slaves whose acks count."""
         return (one for one in self._slaves.values() if not self._electable or one.broker_id in self._electable)
 
     def has_enough(self, wrote: int, gap_bytes_max: int) -> bool:
-        """Whether enough slaves are here and near: others are copied to, but nobody need wait for them."""
+        """Whether enough slaves are connected and near: others are copied to, but sends do not wait for them."""
         near = sum(wrote - slave.received <= gap_bytes_max for slave in self._voices() if slave.received >= 0)
         return near >= self.acks_needed
 
@@ -110,7 +113,7 @@ class Grants:
 
     def __init__(self, electable: Collection[str]) -> None:
         self.electable: Final = frozenset(electable)
-        """Who may be promoted, by identity. With nobody there is nobody to fear."""
+        """The slaves that may be promoted, by identity. Without any, no other member can become the master."""
 
         self._until_ms: dict[str, int] = {}
         self._lease_until_ms = -1
@@ -140,7 +143,7 @@ class Grants:
         return max(by_slaves, self._lease_until_ms)
 
     def missing(self, now_ms: int) -> list[str]:
-        """Whose grants are over, for the status."""
+        """The slaves whose grants are over, for the status."""
         return sorted(identity for identity in self.electable if self._until_ms.get(identity, -1) <= now_ms)
 
 
@@ -219,7 +222,7 @@ class AckPolicy:
 class GivenGrants:
     """The other side: until when what a slave has granted may count, on its own boot-time clock, in milliseconds.
 
-    Whoever promotes somebody waits for that. A slave that was started again does not know when its last process granted
+    A promotion waits for that. A slave that was started again does not know when its last process granted
     last: a moment ago, as far as it can tell. So how long a master wants its grants is on the slave's disk before the
     first of them is given.
     """

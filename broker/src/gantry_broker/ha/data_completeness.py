@@ -9,7 +9,7 @@ pod, it is, before anything is acknowledged, and after a crash the next one comp
 another one, and something may have been. What is doubtful once stays so over clean stops, until the broker has followed
 a master and has what that one had when it came, or is made the master of a new epoch: then what counts is what it has.
 
-It has no say in what a broker does. It is for whoever elects: a store that may have forgotten has no voice.
+It does not change what a broker does. It is for elections: a store that may have forgotten has no vote.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RecoveryFindings(NamedTuple):
 
 
 def findings_of(report: RecoveryReport) -> RecoveryFindings:
-    """From what a recovery says."""
+    """The findings of a recovery that matter here."""
     is_rotten = bool(report.damaged or report.set_aside or report.had_failed_flush)
     is_damaged = is_rotten or bool(report.lost_flushed_bytes or report.missing)
     is_hollow = any(not lost.is_at_end for lost in report.missing)
@@ -122,7 +122,7 @@ class DataCompleteness:
         try:
             self._record = read_sealed(self._disk, self._path, CompletenessRecord)
         except ValueError as exc:
-            log.warning("whether everything is here is not known", extra={"path": self._path, "reason": str(exc)})
+            log.warning("data completeness is unknown", extra={"path": self._path, "reason": str(exc)})
             self._record = CompletenessRecord(is_whole=None)
 
     def started(self, report: RecoveryReport, pool: PoolStatus) -> None:
@@ -134,7 +134,7 @@ class DataCompleteness:
         self._report_other_broker()
         if self._is_missing and self.is_whole is None:
             facts = {"path": self._path, "reason": "it is missing"}
-            log.warning("whether everything is here is not known", extra=facts)
+            log.warning("data completeness is unknown", extra=facts)
         if self.is_whole is False:
             log.warning("this store may lack what it has acknowledged", extra={"end": report.end})
         if record == self._record:
@@ -143,7 +143,7 @@ class DataCompleteness:
             self._write(record)
         except OSError as error:
             # What is on the disk would be believed after a clean stop: rather nothing is known then.
-            log.warning("whether everything is here cannot be written down", extra={"reason": str(error)})
+            log.warning("could not record data completeness", extra={"reason": str(error)})
             if self._record is not None:
                 self._disk.remove(self._path)
                 self._record = None

@@ -160,7 +160,15 @@ def proof_of(secret: bytes, *words: str) -> str:
 class MasterSession:
     """One stream. Owned by the loop."""
 
-    def __init__(self, facts: MasterFacts, log: MasterLog, slaves: AckSet) -> None:
+    def __init__(
+        self,
+        facts: MasterFacts,
+        log: MasterLog,
+        slaves: AckSet,
+        *,
+        on_range: Callable[[Range], None] = lambda answer: None,
+    ) -> None:
+        """``on_range`` takes what a slave gives of its log."""
         self.phase = Phase.PREAMBLE
         self.slave: SlaveProgress | None = None
         self.hello: Hello | None = None
@@ -169,18 +177,16 @@ class MasterSession:
         """Where the next byte to send lies; -1 before the stream."""
 
         self.echo_ms = -1
-        """The newest beat that the slave has heard, on the master's clock."""
+        """The newest beat that the slave has answered, on the master's clock."""
 
         self.grant_ms = 0
-        self.on_range: Callable[[Range], None] = lambda answer: None
-        """Told of what a slave gives of its log."""
-
         self.is_compared = False
         """Whether the master's log now has all that this slave's has."""
 
         self._facts: Final = facts
         self._log: Final = log
         self._slaves: Final = slaves
+        self._on_range: Final = on_range
         self._reader: Final = FrameReader()
         self._start = b""
         self._nonce: Final = token_hex(16)
@@ -206,7 +212,7 @@ class MasterSession:
         return self.phase is Phase.STREAMING
 
     def close(self) -> None:
-        """The connection is gone, and the slave's voice with it."""
+        """The connection is gone, and the slave's acks with it."""
         if self.slave is not None:
             self._slaves.leave(self.slave)
             self.slave = None
@@ -243,7 +249,7 @@ class MasterSession:
             case Phase.STREAMING, AskRange():
                 return Range(message.start, self._log.healthy_records(message.start, message.end))
             case Phase.STREAMING, Range():
-                self.on_range(message)
+                self._on_range(message)
                 return None
             case Phase.HELLO, Hello():
                 return self._meet(message)
@@ -260,7 +266,7 @@ class MasterSession:
     # -- the handshake -------------------------------------------------------------------------------------------------
 
     def _meet(self, hello: Hello) -> Message:
-        """Is it one of ours, and has it our history, as far as lists say?"""
+        """Check that the slave belongs to this broker's shard, and compare the lists of epochs."""
         facts = self._facts
         self.hello = hello
         wanted = proof_of(facts.secret, "slave", self._nonce, hello.nonce, hello.store_uuid)
@@ -289,7 +295,7 @@ class MasterSession:
         return self._compare_on(None)
 
     def _compare_on(self, sums: list[int] | None) -> Message:
-        """Are the bytes the same before the common end, too?"""
+        """Compare the bytes before the common end, too."""
         assert self._search is not None, "sums are asked for by a search"
         try:
             question = next(self._search) if sums is None else self._search.send(sums)
@@ -346,7 +352,7 @@ class MasterSession:
         return self._refuse("fork", f"its log is another one from {place} on, though the epochs are the same")
 
     def _ask_tail(self) -> AskTail:
-        """It has more of our own epoch: this master has lost its end."""
+        """Ask for what the slave has more of this very epoch: the master has lost its end."""
         self.phase = Phase.TAIL
         return AskTail(start=self._log.wrote, bytes_max=BATCH_BYTES)
 
@@ -358,7 +364,7 @@ class MasterSession:
         return self._ask_tail() if self._log.wrote < self.hello.end else self._welcome()
 
     def _welcome(self) -> Message:
-        assert self.hello is not None, "nobody is welcomed who has not said who it is"
+        assert self.hello is not None, "only a slave that has sent its HELLO is welcomed"
         facts, history, verdict = self._facts, self._log.history, self._verdict
         if facts.is_comparing:
             self.is_compared = True
@@ -432,7 +438,7 @@ class MasterSession:
         return parts
 
     def beat(self, now_ms: int) -> bytes:
-        """The master lives, and consumers may see so much."""
+        """A heartbeat, with the positions of the log and how far consumers may read."""
         if self.phase is not Phase.STREAMING:
             return b""
         log = self._log

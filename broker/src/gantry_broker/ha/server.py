@@ -3,7 +3,7 @@
     append -> ``appended`` -> pump every stream that has room
     ack    -> the set of acks has moved -> ``on_acks``
 
-Nothing polls, and nobody waits for anybody: a stream that the kernel takes no more bytes of is left alone for so long,
+Nothing polls, and no stream waits for another: one that the kernel takes no more bytes of is left alone for so long,
 and holds at most what its transport holds. A slave 10 GB behind costs a position.
 """
 
@@ -36,7 +36,7 @@ BEATS_PER_GRANT: Final = 4
 """At least so many beats pass in the time of a grant, so that one or two may be lost."""
 CONFIRM_DELAY_S: Final = 0.005
 SILENCE_S: Final = 20.0
-"""A slave that says nothing for so long is gone."""
+"""A slave that sends nothing for so long is gone."""
 HANDSHAKE_S: Final = 10.0
 STREAMS_MAX: Final = 64
 UNREAD_BYTES_MAX: Final = 64 << 20
@@ -44,13 +44,13 @@ UNREAD_BYTES_MAX: Final = 64 << 20
 
 
 def beat_interval_s(grant_ms: int) -> float:
-    """How often a master says that it lives. A grant counts from the beat that it answers: the next comes early."""
+    """How often a master sends a heartbeat. A grant counts from the beat that it answers: the next comes early."""
     return min(BEAT_INTERVAL_S, grant_ms / 1000 / BEATS_PER_GRANT) if grant_ms else BEAT_INTERVAL_S
 
 
 @final
 class ReplicationServer:
-    """Owned by the loop. ``facts`` says who the master is now; None while nobody may follow."""
+    """Owned by the loop. ``facts`` gives who the master is now; None while no slave may follow."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class ReplicationServer:
         clock_ms: Callable[[], int] = lambda: int(time.monotonic() * 1000),
         allows_classic: bool = False,
     ) -> None:
-        """``on_join`` has the tables for a slave that has just come, ``on_refused`` hears of who may not follow;
-        ``clock_ms`` is what its grants are counted on.
+        """``on_join`` gives the tables for a slave that has just come, ``on_refused`` takes sessions that were refused;
+        ``clock_ms`` is what grants are counted on.
 
-        With ``allows_classic`` slaves of RocketMQ's may follow, and with them everybody who sends eight bytes.
+        With ``allows_classic`` slaves of RocketMQ's may follow, and with them any peer that sends eight bytes.
         """
         self.slaves: Final = slaves
         self.facts: Final = facts
@@ -77,7 +77,7 @@ class ReplicationServer:
         self.clock_ms: Final = clock_ms
         self.on_join: Final = on_join
         self.on_refused: Final = on_refused
-        self._on_acks: Final = on_acks
+        self.on_acks: Final = on_acks
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
         self._tls_port: TlsPort | None = None
@@ -156,10 +156,6 @@ class ReplicationServer:
             for stream in tuple(self.streams):
                 stream.look(now)
 
-    def acks_moved(self) -> None:
-        """Some slave is further, or gone."""
-        self._on_acks()
-
     def make_room(self) -> bool:
         """Whether one more stream may come. Streams of unidentified slaves are closed for it, the oldest first."""
         if len(self.streams) < STREAMS_MAX:
@@ -173,7 +169,7 @@ class ReplicationServer:
 
 @final
 class MasterStream(asyncio.Protocol):
-    """One connection of a slave, or of somebody who has no business here."""
+    """One connection of a slave, or of a stranger."""
 
     def __init__(self, server: ReplicationServer) -> None:
         self._server: Final = server
@@ -183,7 +179,7 @@ class MasterStream(asyncio.Protocol):
         self._is_first = True
         self._is_full = False
         self._is_resumption_scheduled = False
-        self._heard_at = self.made_at = self._loop.time()
+        self._read_at = self.made_at = self._loop.time()
         self.peer = "?"
         self._range: Final = RangeQuestion()
 
@@ -193,7 +189,7 @@ class MasterStream(asyncio.Protocol):
 
     @property
     def is_stranger(self) -> bool:
-        """Whether it has not said yet who it is."""
+        """Whether the peer has not identified itself yet."""
         session = self._session
         return session is None or (session.hello is None and not session.is_streaming)
 
@@ -218,8 +214,7 @@ class MasterStream(asyncio.Protocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_BYTES // 4)
-        self._session = MasterSession(facts, self._server.source, self._server.slaves)
-        self._session.on_range = self._range.answered
+        self._session = MasterSession(facts, self._server.source, self._server.slaves, on_range=self._range.answered)
         self._server.streams.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -235,10 +230,10 @@ class MasterStream(asyncio.Protocol):
         session, transport = self._session, self._transport
         if session is None or transport is None:
             return
-        self._heard_at = self._loop.time()
+        self._read_at = self._loop.time()
         was_streaming = session.is_streaming
         try:
-            answer = session.receive(data, self._heard_at)
+            answer = session.receive(data, self._read_at)
         except StreamBroken as exc:
             self.end(str(exc))
             return
@@ -246,17 +241,17 @@ class MasterStream(asyncio.Protocol):
             transport.write(answer)
         if session.refusal is not None:
             facts = {"peer": self.peer, "reason": session.refusal.text}
-            self._server.log.write(logging.WARNING, "a slave was refused", facts)
+            self._server.log.write(logging.WARNING, "slave refused", facts)
             if isinstance(session, MasterSession):
                 self._server.on_refused(session)
             transport.close()
             return
         if session.is_streaming:
             if not was_streaming:
-                self._say_joined(session)
+                self._log_joined(session)
                 self.beat()
                 self.send_tables(self._server.on_join())
-            self._server.acks_moved()
+            self._server.on_acks()
             self.pump()
 
     def _choose(self, data: bytes) -> None:
@@ -266,10 +261,10 @@ class MasterStream(asyncio.Protocol):
             source, slaves = self._server.source, self._server.slaves
             self._session = ClassicMasterSession(self.peer, facts, source, slaves)
 
-    def _say_joined(self, session: MasterSession | ClassicMasterSession) -> None:
+    def _log_joined(self, session: MasterSession | ClassicMasterSession) -> None:
         assert session.slave is not None, "only who has joined streams"
         facts = {"peer": self.peer, "broker_id": session.slave.broker_id, "offset": session.sent}
-        log.info("a slave follows", extra=facts)
+        log.info("slave connected", extra=facts)
 
     def pump(self) -> None:
         """Send what there is, as long as there is room for it."""
@@ -282,8 +277,8 @@ class MasterStream(asyncio.Protocol):
             self.end(str(exc))
             return
         except Exception:  # the firewall between a slave and those whose message was just appended
-            log.exception("a replication stream fails", extra={"peer": self.peer})
-            self.end("it cannot be read for")
+            log.exception("unexpected error while feeding a slave", extra={"peer": self.peer})
+            self.end("the log could not be read")
             return
         if parts:
             transport.writelines(parts)
@@ -310,7 +305,7 @@ class MasterStream(asyncio.Protocol):
         return await self._range.fetch(self._transport.write, start, end)
 
     def beat(self) -> None:
-        """Say that we live, and what is confirmed."""
+        """Send a heartbeat, with what is confirmed."""
         if self._session is not None and self._transport is not None and self._session.is_streaming:
             self._transport.write(self._session.beat(self._server.clock_ms()))
 
@@ -323,12 +318,12 @@ class MasterStream(asyncio.Protocol):
                 self.end("it does not read what it is sent")
 
     def look(self, now: float) -> None:
-        """Once a second: is it still there?"""
+        """Called about once a second: end a silent stream, or send a heartbeat."""
         session = self._session
         if session is None:
             return
-        if now - self._heard_at > SILENCE_S:
-            self.end(f"it has said nothing for {SILENCE_S:.0f} s")
+        if now - self._read_at > SILENCE_S:
+            self.end(f"no data from the slave for {SILENCE_S:.0f} s")
         elif not session.is_streaming and now - self.made_at > HANDSHAKE_S:
             self.end(f"it is not ready after {HANDSHAKE_S:.0f} s")
         else:
@@ -339,7 +334,7 @@ class MasterStream(asyncio.Protocol):
         if self._session is not None and self._transport is not None:
             facts = {"peer": self.peer, "reason": reason}
             kind = "stranger" if self.is_stranger else "slave"
-            self._server.log.write(logging.WARNING, "a replication stream ends", facts, kind=kind)
+            self._server.log.write(logging.WARNING, "replication stream closed", facts, kind=kind)
             self._transport.abort()
             self._leave()
 
@@ -355,7 +350,7 @@ class MasterStream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._session is not None and self._session.is_streaming:
-            log.warning("a slave is gone", extra={"peer": self.peer, "reason": str(exc or "it has closed")})
+            log.warning("slave disconnected", extra={"peer": self.peer, "reason": str(exc or "it has closed")})
         try:
             self._leave()
         except Exception as error:  # noqa: BLE001 - see connection_made
@@ -377,4 +372,4 @@ class MasterStream(asyncio.Protocol):
         self._range.close()
         if session is not None:
             session.close()
-            self._server.acks_moved()
+            self._server.on_acks()

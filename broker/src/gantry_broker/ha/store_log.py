@@ -176,5 +176,7 @@ class SlaveStore(StoreReader):
 
     async def dispatch_all(self, confirmed: int) -> None:
         """Show consumers all that is confirmed, a piece in each turn of the loop; less if there is no room for it."""
-        while not self.dispatch(confirmed) and not self.is_behind:
+        while True:
+            if self.dispatch(confirmed) or self.is_behind:
+                return
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A listening port on which nothing is said before a TLS handshake is over.
+"""A listening port on which nothing is read or sent before a TLS handshake is over.
 
 asyncio's own server keeps the context that it began with, for ever, and as many half-open handshakes as come. Here
 every connection asks for the context of the moment, so a certificate that was replaced holds from the next connection
@@ -80,7 +80,7 @@ class TlsPort:
         while True:
             try:
                 connection, peer = await self._loop.sock_accept(listening)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next one must be let in
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next one must be accepted
                 reason = f"{type(error).__name__}: {error}"
                 self._log.write(logging.WARNING, "accepting replication connections failed", {"reason": reason})
                 await asyncio.sleep(ACCEPT_RETRY_S)
@@ -101,7 +101,7 @@ class TlsPort:
             )
         except OSError as error:
             facts = {"peer": peer, "reason": str(error)}
-            self._log.write(logging.WARNING, "a peer was refused: no TLS with it", facts)
+            self._log.write(logging.WARNING, "peer refused: TLS handshake failed", facts)
         except Exception as error:  # noqa: BLE001 - a handshake's exception costs its own connection and no more
             self._log.callback_failed(peer, "handshake", error)
 

@@ -63,7 +63,7 @@ class ClassicMasterSession:
         return self.slave is not None
 
     def close(self) -> None:
-        """The connection is gone, and the slave's voice with it."""
+        """The connection is gone, and the slave's acks with it."""
         if self.slave is not None:
             self._slaves.leave(self.slave)
             self.slave = None
@@ -142,7 +142,7 @@ class ClassicMasterSession:
         return parts
 
     def beat(self, now_ms: int) -> bytes:
-        """The master lives: said when nothing else was for a while."""
+        """A heartbeat, if nothing else was sent for a while."""
         if self.slave is None:
             return b""
         if self.sent != self._quiet_at or self._quiet_since_ms < 0:

@@ -1,11 +1,11 @@
-"""The secret that all brokers of a group know, and that its file may say another one while we run.
+"""The secret that all brokers of a group know, read again while the broker runs.
 
     haSecretPath changes -> streams that begin from now on prove the new one; those that exist go on
 
 The file may be written in place, renamed over, or be a mounted Kubernetes Secret whose `..data` link is turned: what is
-in it counts, and it counts when two looks have seen the same, for somebody may be writing it. A file that is gone,
-empty or no file at all is not used, since an empty secret lets everybody follow; the old one goes on, and the log says
-why. The log never says what a secret is.
+in it counts, and it counts when two checks have found the same, since it may be in the middle of a write. A file that
+is gone, empty or no file at all is not used, since an empty secret lets any broker follow; the old secret stays in use,
+and the log has the reason. A secret itself is never logged.
 
 The brokers of a group see the change seconds or, with Kubernetes, a minute apart. A stream that breaks in between is
 refused until both sides know the new one, and then made again by itself.
@@ -19,7 +19,7 @@ from gantry_remoting import read_small_file
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 3.0
+CHECK_INTERVAL_S: Final = 3.0
 
 
 @final
@@ -30,11 +30,11 @@ class GroupSecret:
         """Without a path there is no secret."""
         self.current = b""
         self.trouble: str | None = None
-        """Why what the file says now is not in use."""
+        """Why what is in the file now is not in use."""
 
         self._path: Final = path
-        self._seen: bytes | str = b""
-        """What the last look has found: a secret, or what is wrong."""
+        self._found: bytes | str = b""
+        """What the last check has found: a secret, or what is wrong."""
 
         self._watching: asyncio.Task[None] | None = None
 
@@ -42,13 +42,13 @@ class GroupSecret:
         return f"<GroupSecret {self._path or 'none'} trouble={self.trouble}>"
 
     async def start(self) -> None:
-        """Read it, and look again every few seconds until closed. Raises OSError that names the setting."""
+        """Read it, and check it every few seconds until closed. Raises OSError that names the setting."""
         if self._path:
             self.current = await asyncio.to_thread(_secret_in, self._path)
             self._watching = asyncio.create_task(self._watch(), name="the group's secret")
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.cancel()
@@ -56,17 +56,17 @@ class GroupSecret:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            await self.look()
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            await self.check()
 
-    async def look(self) -> None:
-        """Use what the file says, if it can be used and was there at the last look, too."""
+    async def check(self) -> None:
+        """Use what is in the file, if it can be used and was there at the last check, too."""
         found: bytes | str
         try:
             found = await asyncio.to_thread(_secret_in, self._path)
         except OSError as error:
             found = str(error)
-        before, self._seen = self._seen, found
+        before, self._found = self._found, found
         if found == self.current:
             self.trouble = None
         elif found == before:
@@ -75,10 +75,10 @@ class GroupSecret:
     def _take(self, found: bytes | str) -> None:
         if isinstance(found, bytes):
             self.current, self.trouble = found, None
-            log.info("the group's secret was replaced", extra={"path": self._path})
+            log.info("replication secret replaced", extra={"path": self._path})
         elif self.trouble != found:
             self.trouble = found
-            log.error("the group's secret is not replaced, the old one goes on", extra={"reason": found})
+            log.error("replication secret not replaced; the old one stays in use", extra={"reason": found})
 
 
 def _secret_in(path: str) -> bytes:

@@ -47,31 +47,24 @@ class Host(Protocol):
 
     def append_pass(self) -> None:
         """Append what was taken in this turn of the loop."""
-        ...
 
     def forget_waiting(self) -> None:
         """Drop all answers that wait."""
-        ...
 
     def close_clients(self, reason: str) -> None:
         """Close every client's connection."""
-        ...
 
     def register(self, broker_id: int | None) -> None:
         """Be known to name servers under this number, or not at all."""
-        ...
 
     def routes_changed(self) -> None:
         """Register again what can be sent and read here."""
-        ...
 
     def clamp_offsets(self) -> None:
         """Set consumers' offsets beyond their queues back."""
-        ...
 
     async def standstill(self, change: Callable[[], None]) -> None:
         """Run what waits for the disk while nobody else uses the store."""
-        ...
 
 
 @final
@@ -95,7 +88,7 @@ class Roles:
         """In which it has its role."""
 
         self.trouble = ""
-        self.is_draining = False
+        self.is_draining = self.is_closed = False
         self.is_withdrawn = False
         """Whether this broker is registered as one that takes no sends."""
 
@@ -105,7 +98,6 @@ class Roles:
         self.is_awaiting_acceptance = False
         """Whether it serves reads only, until an operator accepts that log data is lost."""
 
-        self.is_closed = False
         self.replication: Final = replication
         self.records: Final = records
         self.promises: Final = promises
@@ -290,9 +282,8 @@ class Roles:
         self._host.close_clients("this broker becomes a master")
         await self._show_all()
         is_new = epoch != store.identity.epoch
-        record = RoleRecord(
-            epoch, is_master=True, electable=sorted(electable), acks_needed=self.settings.ha.acks_needed
-        )
+        needed = self.settings.ha.acks_needed
+        record = RoleRecord(epoch, is_master=True, electable=sorted(electable), acks_needed=needed)
 
         def change() -> None:
             try:
@@ -365,8 +356,10 @@ class Roles:
             if store.loss.missing:
                 await asyncio.to_thread(store.forget_missing)
             if not store.loss.missing:
-                facts = {"is_copied_anew": store.is_restarted, "is_loss_accepted": self._is_loss_accepted}
-                await asyncio.to_thread(self.completeness.caught_up, **facts)
+                is_anew, is_accepted = store.is_restarted, self._is_loss_accepted
+                await asyncio.to_thread(
+                    self.completeness.caught_up, is_copied_anew=is_anew, is_loss_accepted=is_accepted
+                )
         except OSError as error:
             log.warning("could not record that the data is complete", extra={"reason": str(error)})
 
