@@ -376,7 +376,7 @@ class Broker:
         self.guard: Guard | None = broker_guard(settings.access, self.store, clock)
         account = own_account(settings.access)
         stats = BrokerStats()
-        topics = TopicTable(clock, self._topic_changed)
+        topics = TopicTable(clock, self._topic_changed, auto_create=settings.auto_create_topics)
         routes = SendRoutes(
             self.store, store_host=store_host, cluster=settings.cluster_name, region=settings.region, clock=clock
         )

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from gantry_broker.store.identity import Epoch
 from gantry_wire.checksum import crc32
@@ -54,6 +54,31 @@ class History(NamedTuple):
     def epoch(self) -> int:
         """Of the last record; 0 of an empty log without a history."""
         return self.epochs[-1].epoch if self.epochs else 0
+
+
+class ReadableLog(Protocol):
+    """A log as either side of a stream reads it. Used by the loop's thread."""
+
+    @property
+    def history(self) -> History: ...
+
+    @property
+    def flushed(self) -> int: ...
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        """Raw bytes of the log, fewer at the end of a piece of memory, none where there is no log."""
+
+    def whole_records(self, offset: int, bytes_max: int) -> bytes:
+        """As many whole, verified records as fit, at least one, of those that lie in one file.
+
+        Empty at the end of the log, and where the record at ``offset`` is damaged.
+        """
+
+    def records_through(self, start: int, end: int) -> bytes:
+        """Good records from ``start`` on until one ends at or behind ``end``; fewer where one is damaged."""
+
+    def healthy_records(self, start: int, end: int) -> bytes:
+        """Whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
 
 
 class Verdict(StrEnum):

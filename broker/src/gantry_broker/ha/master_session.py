@@ -43,42 +43,33 @@ from gantry_broker.ha.frames import (
     data_head,
     encode,
 )
-from gantry_broker.ha.history import PIECE_BYTES_MIN, Comparison, History, Question, Verdict, compare, find_fork
+from gantry_broker.ha.history import (
+    PIECE_BYTES_MIN,
+    Comparison,
+    History,
+    Question,
+    ReadableLog,
+    Verdict,
+    compare,
+    find_fork,
+)
 from gantry_wire.message import INT
 
 BATCH_BYTES: Final = 256 << 10
 """In one frame of data, if the records allow it."""
 
-
 DOUBTS_MAX: Final = 64
 """Places where the logs differ that are looked at in one handshake. More is another log, or a disk that is no use."""
 
 
-class MasterLog(Protocol):
+class MasterLog(ReadableLog, Protocol):
     """What a session needs of the store. Read by the loop's thread."""
-
-    @property
-    def history(self) -> History: ...
 
     @property
     def wrote(self) -> int: ...
 
     @property
-    def flushed(self) -> int: ...
-
-    @property
     def confirmed(self) -> int: ...
-
-    def read(self, offset: int, bytes_max: int) -> bytes:
-        """Raw bytes of the log, fewer at the end of a piece of memory, none where there is no log."""
-        ...
-
-    def whole_records(self, offset: int, bytes_max: int) -> bytes:
-        """As many whole, verified records as fit, at least one, of those that lie in one file.
-
-        Empty at the log's end, and where the record at ``offset`` is damaged.
-        """
-        ...
 
     def rest_of_record(self, offset: int) -> bytes:
         """Verified bytes from ``offset`` to the end of the record that it lies in the middle of; empty at its begin."""
@@ -88,16 +79,8 @@ class MasterLog(Protocol):
         """Where the record begins that ``offset`` lies in or at; if that is damaged, where the one before it ends."""
         ...
 
-    def records_through(self, start: int, end: int) -> bytes:
-        """Good records from ``start`` on until one ends at or behind ``end``; fewer where one is damaged."""
-        ...
-
     def end_of_damage(self, offset: int) -> int:
         """Where the log is good again behind the damage at ``offset``."""
-        ...
-
-    def healthy_records(self, start: int, end: int) -> bytes:
-        """Whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
         ...
 
     def append_tail(self, data: bytes, offset: int) -> None:

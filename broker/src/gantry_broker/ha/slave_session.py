@@ -35,36 +35,16 @@ from gantry_broker.ha.frames import (
     Welcome,
     encode,
 )
-from gantry_broker.ha.history import PIECES_MAX, SEARCH_BYTES, TAIL_BYTES, History, sums_of
+from gantry_broker.ha.history import PIECES_MAX, SEARCH_BYTES, TAIL_BYTES, ReadableLog, sums_of
 from gantry_broker.ha.master_session import proof_of
 
 
-class SlaveLog(Protocol):
+class SlaveLog(ReadableLog, Protocol):
     """What a session needs of the store. Used by the loop's thread."""
-
-    @property
-    def history(self) -> History: ...
 
     @property
     def received(self) -> int:
         """Up to where the log survives this process."""
-        ...
-
-    @property
-    def flushed(self) -> int: ...
-
-    def read(self, offset: int, bytes_max: int) -> bytes: ...
-
-    def whole_records(self, offset: int, bytes_max: int) -> bytes:
-        """As many whole records as fit, at least one; empty at the log's end."""
-        ...
-
-    def records_through(self, start: int, end: int) -> bytes:
-        """Good records from ``start`` on until one ends at or behind ``end``; fewer where one is damaged."""
-        ...
-
-    def healthy_records(self, start: int, end: int) -> bytes:
-        """Whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
         ...
 
     def append(self, data: bytes, offset: int) -> None:

@@ -57,12 +57,12 @@ def system_topics(
 class TopicTable:
     """Topic configurations by name, with the edition number that name servers compare."""
 
-    def __init__(self, clock: Clock, on_change: Callable[[str], None]) -> None:
+    def __init__(self, clock: Clock, on_change: Callable[[str], None], *, auto_create: bool = True) -> None:
         self._clock = clock
         self._on_change = on_change
         self._topics: dict[str, TopicConfig] = {}
         self._system: set[str] = set()
-        self.is_auto_creating = True
+        self.is_auto_creating = auto_create
         """Whether the first message to an unknown topic makes it."""
 
         self.version = DataVersion(timestamp=clock.wall_ms())

@@ -70,7 +70,6 @@ class StoredTables:
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
         self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
         self._load_locks(is_lost=is_clean and "topics" not in missing and "queueLocks" in missing)
-        core.topics.is_auto_creating = settings.auto_create_topics
         core.topics.seed(
             system_topics(
                 settings.cluster_name,
