@@ -19,8 +19,8 @@ Where no slave's ack is needed, grants decide, on a clock that never stops:
 
 A promotion ends both first: one slave that has promised a newer epoch grants nothing any more, and the Lease goes to
 another member. So neither an unreachable API server nor a dead slave nor a dead sidecar alone stops a master. A grant
-counts from when the master *sent* the beat that it answers, which is before the slave began to keep it: whatever the
-network does, the master stops first. The clock must go on while the machine sleeps (``CLOCK_BOOTTIME``).
+counts from when the master *sent* the beat that it answers, which is before the slave began to keep it: the master
+stops first, however long the network takes. The clock must go on while the machine sleeps (``CLOCK_BOOTTIME``).
 """
 
 from __future__ import annotations

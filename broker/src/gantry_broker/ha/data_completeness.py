@@ -97,7 +97,7 @@ def this_machine() -> str:
 
 @final
 class DataCompleteness:
-    """Owned by whoever holds the store's lock. Everything but ``is_whole`` waits for the disk."""
+    """Owned by the holder of the store's lock. Everything but ``is_whole`` waits for the disk."""
 
     def __init__(self, disk: Disk, root: str, machine: str | None = None, *, scope: str = "", broker: str = "") -> None:
         """``broker`` is the cluster and the name that this start was given."""

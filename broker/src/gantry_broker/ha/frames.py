@@ -1,7 +1,7 @@
 """What two brokers say to each other on the replication port: bytes to meaning and back, without a socket.
 
     slave                                           master
-      | PREAMBLE ------------------------------------>  |   tells us from RocketMQ's stream, which begins with an offset
+      | PREAMBLE ------------------------------------>  |   differs from RocketMQ's stream, which begins with an offset
       |  <------------------------------------ CHALLENGE |
       | HELLO -----------------------------------------> |   who I am, what my log is, proof of the shared secret
       |  <------------------------------------- ASK_SUMS |   perhaps: where do our logs part?
@@ -111,7 +111,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """Size of a file of the log; both must have the same."""
 
     promised_epoch: int
-    """It has promised to follow nobody below it."""
+    """It has promised to follow no master below it."""
 
     is_crash_safe: bool = True
     address: str = ""
@@ -143,7 +143,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     """The slaves that may be promoted after this master, by their numbers, ..."""
 
     master_id: int = -1
-    """... and its own: what whoever elects asks the slaves when the master is gone."""
+    """... and its own: an election asks the slaves for both when the master is gone."""
 
     acks_needed: int = 0
     """How many slaves it waits for. A slave may be told otherwise for the day on which it is a master itself."""
@@ -246,11 +246,11 @@ class Ack(NamedTuple):
     """``sent_ms`` of the last beat."""
 
     grant_ms: int
-    """From its receipt on the slave promises nobody a higher epoch for so long; 0 if it promises nothing."""
+    """From its receipt on the slave promises no higher epoch for so long; 0 if it grants nothing."""
 
 
 class Table(NamedTuple):
-    """A document that a promoted slave goes on with."""
+    """A document that a slave needs when it is promoted."""
 
     version: int
     name: str
@@ -319,7 +319,7 @@ class FrameReader:
     def feed(self, data: bytes, awaited: Container[int] = _ALL_KINDS) -> list[Message]:
         """Every message that is whole now. Raises ``StreamBroken`` at the first that cannot be.
 
-        The rest of a frame is waited for only if its kind is one of ``awaited``: a peer that has not said who it is
+        The rest of a frame is waited for only if its kind is one of ``awaited``: a peer that has not sent its HELLO
         must not have 64 MiB of a table kept for it.
         """
         rest = self._rest

@@ -4,11 +4,11 @@
         -> every record verified, at its own place -> written over the damage, synced -> verified again -> healed
 
 A master asks slaves that have acknowledged the range, and a slave asks the master it follows. Their logs are the same
-there: the handshake has compared them, and a stream ends where they part. Only peers are asked that have said in the
-handshake that they answer; RocketMQ's brokers never do, and nothing of theirs is believed here.
+there: the handshake has compared them, and a stream ends where they part. Only peers are asked that have offered it in
+the handshake; RocketMQ's brokers never do, and nothing of theirs is believed here.
 
 Where a replica is expected and not connected, or does not answer, the range waits here for it: right after a start of
-the master, and while a slave is restarted. It is lost only when as many replicas as are expected have said so.
+the master, and while a slave is restarted. It is lost only when as many replicas as are expected lack it.
 
 What is written has passed the checks that a read makes, so a second damaged replica cannot make things worse. It is
 written through a descriptor of its own, while nothing is deleted and no log is cut (``quiet``).
@@ -108,7 +108,7 @@ class Healer:
     ) -> None:
         """``quiet`` is held while a range is written: nothing may be deleted or cut meanwhile.
 
-        ``count_expected`` says how many replicas this broker ought to have; ``sources`` are those that are connected.
+        ``count_expected`` gives how many replicas this broker ought to have; ``sources`` are those that are connected.
         """
         self._store: Final = store
         self._sources: Final = sources

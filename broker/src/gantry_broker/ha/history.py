@@ -1,7 +1,7 @@
 """Whether a slave may follow, and from where: a pure comparison of two histories.
 
 A history is a list of epochs, each with the offset where it began, and where the log begins and ends now. Two logs are
-the same up to where their lists say the same; whoever has more behind that point has what the other never had.
+the same up to where their lists agree; a log that has more behind that point has what the other never had.
 
     master   1 |----------------| 3 |-----------          slave has 2 from 500 on, the master 3 from 400 on:
     slave    1 |--------------------| 2 |---              they part at 400, and the slave's rest was never confirmed
@@ -30,7 +30,7 @@ PIECES_MAX: Final = 256
 PIECE_BYTES_MIN: Final = 4_096
 TAIL_BYTES: Final = 1 << 20
 SEARCH_BYTES: Final = 64 << 20
-"""How far back the place is looked for: whoever reads all of a log for a message holds up everybody."""
+"""How far back the place is looked for: reading all of a log for one handshake would block the loop."""
 
 OwnBytes = Callable[[int, int], bytes]
 """Up to so many bytes of the log from an offset on; fewer at the end of a file."""
@@ -123,7 +123,7 @@ def _end_of(history: History, place: int) -> int:
 
 
 def compare(master: History, slave: History) -> Comparison:
-    """What a master says to a slave with this history."""
+    """Decide whether a slave with this history may follow, and from where."""
     if slave.end == 0:
         return Comparison(Verdict.COPY, master.begin)
     if slave.epoch > master.epoch:
@@ -160,8 +160,8 @@ def sums_of(own: OwnBytes, start: int, end: int, piece_bytes: int) -> list[int]:
 def find_fork(own: OwnBytes, begin: int, end: int) -> Generator[Question, Sequence[int], int | None]:
     """Ask (``yield``) and be answered (``send``); returns where the logs part in ``[begin, end)``, None if nowhere.
 
-    They part there at the latest: farther back than ``SEARCH_BYTES`` nobody looks. Only the last bytes are compared if
-    they are the same: whoever has them has all that came before.
+    They part there at the latest: no search goes back farther than ``SEARCH_BYTES``. Only the last bytes are compared
+    if they are the same: a log that has them has all that came before.
     """
     start = max(begin, end - TAIL_BYTES)
     if start >= end:

@@ -5,9 +5,9 @@
                     |                                    `-- (its tail, while the master compares) --.
                     `--------------------- REFUSAL, and the end -------------------------------------'
 
-Whoever carries the bytes calls ``receive`` with what came, ``pump`` when there is room to send, and ``beat`` now and
+The owner of the socket calls ``receive`` with what came, ``pump`` when there is room to send, and ``beat`` now and
 then. A slave counts from its READY on, under the identity of its HELLO, and not a moment longer than its connection.
-Nothing of what it says is believed that cannot be: an ack of bytes that were never sent ends the stream, and so does
+Nothing impossible is accepted: an ack of bytes that were never sent ends the stream, and so does
 one that goes back.
 """
 
@@ -59,7 +59,7 @@ BATCH_BYTES: Final = 256 << 10
 """In one frame of data, if the records allow it."""
 
 DOUBTS_MAX: Final = 64
-"""Places where the logs differ that are looked at in one handshake. More is another log, or a disk that is no use."""
+"""Places where the logs differ that are examined in one handshake. More is another log, or a disk that is no use."""
 
 
 class MasterLog(ReadableLog, Protocol):
@@ -98,7 +98,7 @@ class MasterFacts(NamedTuple):
     grant_ms: int = 0
     secret: bytes = b""
     is_comparing: bool = False
-    """Whether this is a master's start: nobody follows yet, and what slaves have more is fetched."""
+    """Whether this is a master's start: no slave follows yet, and what slaves have more is fetched."""
 
     is_classic_counted: bool = True
     """Whether an ack of a slave of RocketMQ's may be waited for."""
@@ -135,7 +135,7 @@ _AWAITED: Final[dict[Phase, frozenset[FrameKind]]] = {
 
 
 def proof_of(secret: bytes, *words: str) -> str:
-    """That somebody has the secret, without saying it. Empty if there is none."""
+    """Prove knowledge of the secret without sending it. Empty if there is none."""
     return hmac.digest(secret, "\0".join(words).encode(), "sha256").hex() if secret else ""
 
 
@@ -291,7 +291,7 @@ class MasterSession:
 
     def _doubt(self, place: int) -> Message:
         """The logs differ at ``place``: are they two histories, or is one of them damaged there?"""
-        assert self.hello is not None, "only a slave that has said who it is is compared"
+        assert self.hello is not None, "only a slave that has sent its HELLO is compared"
         if not self.hello.gives_ranges or self._doubts == DOUBTS_MAX:
             return self._refuse_fork(place)
         self._doubts += 1
@@ -340,7 +340,7 @@ class MasterSession:
         return AskTail(start=self._log.wrote, bytes_max=BATCH_BYTES)
 
     def _fetched(self, data: Data) -> Message:
-        assert self.hello is not None, "only a slave that has said who it is has a tail"
+        assert self.hello is not None, "only a slave that has sent its HELLO has a tail"
         if not data.records or data.offset + len(data.records) > self.hello.end:
             raise StreamBroken(f"{len(data.records)} bytes at {data.offset} of a log that ends at {self.hello.end}")
         self._log.append_tail(data.records, data.offset)
@@ -371,7 +371,7 @@ class MasterSession:
     def _begin(self, ready: Ready, now: float) -> Message | None:
         if ready.start != self._verdict.start:
             raise StreamBroken(f"it is ready at {ready.start} and not at {self._verdict.start}")
-        assert self.hello is not None, "only a slave that has said who it is can be ready"
+        assert self.hello is not None, "only a slave that has sent its HELLO can be ready"
         if self._log.history.begin > ready.start:
             return self._refuse("expired", "what it needs has expired meanwhile; it may come again")
         self.slave = self._slaves.join(self.hello.store_uuid, self.hello.broker_id, now)

@@ -123,7 +123,7 @@ class RoleRecord(msgspec.Struct, frozen=True):
     """Its number, for its slaves."""
 
     acks_needed: int = -1
-    """How many slaves the master waits for; -1 if its slave has not heard from it."""
+    """How many slaves the master waits for; -1 if its slave has had no stream from it."""
 
     grant_ms: int = 0
     """For how long its slave grants it to acknowledge, at a time."""
@@ -134,7 +134,7 @@ class RoleRecord(msgspec.Struct, frozen=True):
 
 @final
 class RoleFile:
-    """Owned by whoever holds the store's lock. Reading and writing wait for the disk."""
+    """Owned by the holder of the store's lock. Reading and writing wait for the disk."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self.record = RoleRecord()

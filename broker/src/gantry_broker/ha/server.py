@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 WRITE_BUFFER_BYTES: Final = 4 << 20
 """What a transport holds at most, and a little: one batch more."""
 PUMP_BYTES: Final = 1 << 20
-"""To one slave in one turn of the loop: whoever catches up shares it with those who send."""
+"""To one slave in one turn of the loop: a slave that catches up shares the loop with senders."""
 BEAT_INTERVAL_S: Final = 1.0
 BEATS_PER_GRANT: Final = 4
 """At least so many beats pass in the time of a grant, so that one or two may be lost."""
@@ -129,7 +129,7 @@ class ReplicationServer:
             stream.pump()
 
     def confirmed_moved(self) -> None:
-        """Consumers may see more, and slaves serve consumers, too. Data says it as well: this waits for its end."""
+        """Report what is confirmed to slaves, which serve consumers, too; while data flows, that reports it."""
         if self.streams and not self._is_beat_scheduled:
             self._is_beat_scheduled = True
             self._loop.call_later(CONFIRM_DELAY_S, self._beat_all)
@@ -255,7 +255,7 @@ class MasterStream(asyncio.Protocol):
             self.pump()
 
     def _choose(self, data: bytes) -> None:
-        """By the first byte: ours says so, and RocketMQ's first offset is not below zero."""
+        """Choose the kind of session by the first byte: RocketMQ's first offset is not below zero."""
         facts = self._server.facts()
         if self._server.allows_classic and facts is not None and self._session and data[0] != PREAMBLE[0]:
             source, slaves = self._server.source, self._server.slaves
@@ -310,7 +310,7 @@ class MasterStream(asyncio.Protocol):
             self._transport.write(self._session.beat(self._server.clock_ms()))
 
     def send_tables(self, tables: list[Table]) -> None:
-        """Documents that have changed. Their order among data does not matter: each says what it is about."""
+        """Documents that have changed. Their order among data does not matter: each has its name."""
         session, transport = self._session, self._transport
         if isinstance(session, MasterSession) and transport is not None and session.is_streaming:
             transport.writelines([session.table(table) for table in tables])

@@ -1,8 +1,8 @@
 """A slave's half of one replication stream: bytes in, bytes out, no socket.
 
 What has to wait for the disk (cutting the log, taking the master's history over) is not done here: the session stops
-at ``PREPARING`` and says what it wants; whoever carries the bytes does it and calls ``ready``. Everything else happens
-at once: data goes into the store as it comes, and an ack says how far that is, many frames in one.
+at ``PREPARING`` and holds what is wanted; the owner of the socket does it and calls ``ready``. Everything else happens
+at once: data goes into the store as it comes, and one ack for many frames reports how far that is.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SlaveSession:
         self.welcome: Welcome | None = None
         self.refusal: Refusal | None = None
         self.confirmed = -1
-        """How far consumers may see, as the master says; -1 before it has said anything."""
+        """How far consumers may read, as the master reports; -1 before its first report."""
 
         self.master_wrote = self.master_wrote_first = -1
         """Where the master's log ends, by the newest beat, and by the first one."""
@@ -230,11 +230,11 @@ class SlaveSession:
         self._confirm(beat.confirmed)
 
     def _confirm(self, confirmed: int) -> None:
-        """Never backwards: what consumers were shown they have seen."""
+        """Move ``confirmed``, never backwards: consumers may have read up to it."""
         self.confirmed = max(self.confirmed, confirmed)
 
     def ack(self) -> bytes:
-        """How far the log is; nothing if that was said before."""
+        """How far the log is; nothing if that was reported before."""
         if self.phase is not Phase.STREAMING or self.welcome is None:
             return b""
         received = self._log.received

@@ -15,7 +15,7 @@ from gantry_broker.store.message_store import MessageStore
 
 
 class StoreReader:
-    """Reads in the loop's thread. What it gives is copied: a buffer may go to somebody else at any time."""
+    """Reads in the loop's thread. What it gives is copied: a buffer may be used for something else at any time."""
 
     def __init__(self, store: MessageStore) -> None:
         self.store: Final = store
@@ -98,7 +98,7 @@ class StoreLog(StoreReader):
 
 @final
 class SlaveStore(StoreReader):
-    """Owned by the loop, but for ``prepare``, which waits for the disk while nobody else uses the store."""
+    """Owned by the loop, but for ``prepare``, which waits for the disk while nothing else uses the store."""
 
     def __init__(self, store: MessageStore) -> None:
         super().__init__(store)
@@ -130,7 +130,7 @@ class SlaveStore(StoreReader):
         self.store.appended_elsewhere()
 
     def is_prepared(self, welcome: Welcome) -> bool:
-        """Whether copying goes on where it was: nothing has to be cut or changed."""
+        """Whether copying continues where it was: nothing has to be cut or changed."""
         if welcome.is_restart and any(not lost.is_at_end for lost in self.store.loss.missing):
             return False
         is_same = welcome.epochs == self.store.identity.epochs and welcome.cut_to is None
@@ -158,7 +158,7 @@ class SlaveStore(StoreReader):
         self.store.accept_loss(by)
 
     def copy(self) -> None:
-        """Be ready to copy, from nobody yet. Reads the log from where consumers see it: not for the loop."""
+        """Be ready to copy, from no master yet. Reads the log from where consumers read it: not for the loop."""
         if self.copier is None:
             self.copier = self.store.start_copying()
 

@@ -80,7 +80,7 @@ class TlsPort:
         while True:
             try:
                 connection, peer = await self._loop.sock_accept(listening)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next one must be accepted
+            except Exception as error:  # noqa: BLE001 - the next connection must be accepted after any error
                 reason = f"{type(error).__name__}: {error}"
                 self._log.write(logging.WARNING, "accepting replication connections failed", {"reason": reason})
                 await asyncio.sleep(ACCEPT_RETRY_S)

@@ -14,7 +14,7 @@ What comes is put together to whole records again:
                                                           `- waits for its rest, here, bounded
 
 Only where a record ends is found out here. Whether it is one, by its checksum and its own offset, is the log's
-business, which looks at every one before it takes it. A length that cannot be ends the stream before a byte of it is
+business, which verifies every one before it takes it. A length that cannot be ends the stream before a byte of it is
 waited for.
 """
 
@@ -43,11 +43,11 @@ CHUNK_BYTES_MAX: Final = 1 << 20
 """What we send in one. RocketMQ's slave has a buffer of 4 MiB: a larger chunk never becomes whole there."""
 
 REPORT_INTERVAL_S: Final = 5.0
-"""Either side says something at least so often."""
+"""Either side sends something at least so often."""
 
 
 class Chunk(NamedTuple):
-    """Some bytes of the log; as much of a chunk as came, since nobody need wait for the rest. Or a heartbeat."""
+    """Some bytes of the log; as much of a chunk as came, since the rest is not waited for. Or a heartbeat."""
 
     offset: int
     data: bytes

@@ -3,15 +3,15 @@
     first offset -> it may be continued from there -> raw bytes for ever;  further offsets are acks
 
 It has the face of ``ha.master_session``, as far as this stream can have it. The slave counts in the set of acks under
-the address it comes from, since it says nothing else of itself, and with a number below -1, which no slave of ours
-has. It says how far it has the log, never how far that is flushed: where flushed acks are wanted it does not count. Nor
-does it where the master's role may move while acks are waited for: a promotion rests on the promises of those whose
-acks count, and this slave gives none.
+the address it comes from, since it reports nothing else of itself, and with a number below -1, which no slave of ours
+has. It reports how far it has the log, never how far that is flushed: where flushed acks are wanted it does not count.
+Nor does it where the master's role may move while acks are waited for: a promotion rests on the promises of those
+whose acks count, and this slave gives none.
 
-What is sent is verified record by record, though the stream knows none: a slave of RocketMQ's looks at no checksum. At
+What is sent is verified record by record, though the stream knows none: a slave of RocketMQ verifies no checksum. At
 a damaged record the stream waits until that is healed.
 
-What it holds before its first offset nobody can check. RocketMQ's own master sends to a slave that is ahead as soon as
+What it holds before its first offset cannot be checked. RocketMQ's own master sends to a slave that is ahead as soon as
 it has come that far itself, and their logs part without a word; here such a slave is refused, and named.
 """
 
@@ -36,7 +36,7 @@ class ClassicMasterSession:
     """This stream knows none."""
 
     refusal: Refusal | None = None
-    """Nor one of these: whoever is refused is closed."""
+    """Nor one of these: a slave that is refused is disconnected."""
 
     def __init__(self, peer: str, facts: MasterFacts, log: MasterLog, slaves: AckSet) -> None:
         self.slave: SlaveProgress | None = None
@@ -83,7 +83,7 @@ class ClassicMasterSession:
         return b""
 
     def _begin(self, offset: int, now: float) -> None:
-        """Its log ends at ``offset``, it says."""
+        """Begin the stream to a slave that reports that its log ends at ``offset``."""
         log = self._log
         if self._facts.is_comparing:
             raise StreamBroken("this master compares its log with slaves of ours first")
@@ -105,7 +105,7 @@ class ClassicMasterSession:
     def _start_of_empty(self, begin: int) -> int:
         """Where a slave with an empty disk begins: the last file, as with RocketMQ's master.
 
-        It sends its slaves no more than that, so whoever sets up a slave knows how long it takes and what it has. But
+        It sends its slaves no more than that, so an administrator knows how long it takes and what it has. But
         what a sender waits for must be in it, or the first ack from behind it would count for messages that the slave
         never got: with a master that waits for slaves that is the file in which the unconfirmed begins.
         """

@@ -27,7 +27,7 @@ Document = dict[str, Any]
 
 
 class BadAnswer(Exception):
-    """The master refuses, or what it says makes no sense. Says what."""
+    """The master refuses, or its answer makes no sense. The text names which."""
 
 
 @final
@@ -55,7 +55,7 @@ class Questions:
             begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
         except (KeyError, TypeError, ValueError) as exc:
             raise BadAnswer("it does not say where its log begins and ends") from exc
-        # It says -1 of a log without a file.
+        # It reports -1 for a log without a file.
         begin, end = max(begin, 0), max(end, 0)
         if begin > end:
             raise BadAnswer(f"its log begins at {begin} and ends at {end}")
@@ -81,7 +81,7 @@ class Questions:
             if total is None:
                 return page
             if whole and page.get("dataVersion") != version:
-                # It has changed between two pages: once more, from the first.
+                # It has changed between two pages: start again with the first.
                 whole, version = {}, None
                 continue
             version = page.get("dataVersion")

@@ -12,8 +12,8 @@ Where following begins, and with which history, is a pure decision:
                                      |--- compared ---|--- copied --->
 
 The stream has no handshake, but a slave may ask for any offset. So we ask for the last bytes that we have already and
-compare them as they come: whoever has the same has all that came before them. What then follows was not written by us,
-and the list of epochs says so, so that nobody demands seals of it.
+compare them as they come: a log that has the same bytes has all that came before them. What then follows was not
+written by us, and the list of epochs records that, so that no seals are expected in it.
 
 An empty disk gets the whole log. RocketMQ's master takes an offset of 0 for "the last file is enough", so the copy
 begins at 1 if the log begins at 0, and the first byte is put before it here. It is the high byte of a record's length,
@@ -33,7 +33,7 @@ from gantry_broker.store.identity import Epoch
 
 
 class MasterRange(NamedTuple):
-    """What the master says of its log."""
+    """The range of the master's log, as it reports it."""
 
     begin: int
     end: int
@@ -72,7 +72,7 @@ def plan_start(own: History, master: MasterRange, file_bytes: int) -> Start:
 
 
 def foreign_epochs(epochs: Sequence[Epoch], end: int, is_restart: bool = False) -> list[Epoch]:
-    """The history of a log that somebody else goes on with at ``end``. Epochs in which nothing was written go."""
+    """The history of a log that another master continues at ``end``, without epochs in which nothing was written."""
     kept = [] if is_restart else [epoch for epoch in epochs if epoch.start < end]
     if not kept or kept[-1].is_ours:
         kept.append(Epoch(max((epoch.epoch for epoch in epochs), default=0) + 1, end, is_ours=False))
@@ -147,7 +147,7 @@ class ClassicSlaveSession:
         return bytes(data)
 
     def ack(self) -> bytes:
-        """How far the log is; nothing if that was said before."""
+        """How far the log is; nothing if that was reported before."""
         return b"" if self._position() == self._reported else self.report()
 
     def report(self) -> bytes:
@@ -156,5 +156,5 @@ class ClassicSlaveSession:
         return REPORT.pack(self._reported)
 
     def _position(self) -> int:
-        """While nothing is proved, what was asked for is all that is said."""
+        """Before the comparison is over, no more is reported than what was asked for."""
         return max(self._log.received, self._start.request) if self.is_streaming else self._start.request

@@ -1,4 +1,4 @@
-"""A Java master's tables, fetched again and again: what a promoted slave goes on with.
+"""A Java master's tables, fetched every few seconds: a slave needs them when it is promoted.
 
 RocketMQ's master sends no tables with its stream, its slaves ask. So do we, every few seconds, and hand on what has
 changed, in the frames in which a master of ours would send it: under the names of RocketMQ's own files, as JSON, and
@@ -6,7 +6,7 @@ stamped with the end of the log. One table that cannot be had keeps no other awa
 was had before stays.
 
 When a stream has begun, and before a promotion, it is asked, too, where queues go on that have nothing left: of those
-the log says nothing. That is a question for each topic.
+the log has no record. That is a question for each topic.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 10.0
 LOOK_S: Final = 0.2
-"""How often it is looked whether tables are wanted."""
+"""How often it is checked whether tables are wanted."""
 
 NAMES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
-"""In the order in which whoever takes them over needs them."""
+"""In the order in which a slave needs them."""
 
 TOPICS_AT_ONCE: Final = 64
 """Questions about topics that are under way together."""
@@ -52,7 +52,7 @@ class ClassicTables:
         *,
         credentials: Credentials | None = None,
     ) -> None:
-        """``on_range`` hears once in a round where the master's log lies.
+        """``on_range`` is called once in a round with the range of the master's log.
 
         While they are not ``is_wanted`` tables are not taken: of a master whose log is another one they would delete
         what is here.
@@ -71,7 +71,7 @@ class ClassicTables:
         self._known: dict[str, bytes] = {}
         self._is_mode_said = False
         self._has_ends = False
-        """Whether the master has said on this stream where its empty queues go on."""
+        """Whether the start offsets of empty queues were fetched during this stream."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -84,7 +84,7 @@ class ClassicTables:
                 await asyncio.sleep(LOOK_S)
 
     async def fetch(self, *, is_last: bool = False) -> None:
-        """One round. What goes wrong is ``trouble``. The last one asks for everything, whatever is known."""
+        """One round. What goes wrong is ``trouble``. The last one asks for everything again."""
         troubles: list[str] = []
         topics: list[str] = []
         try:
@@ -122,7 +122,7 @@ class ClassicTables:
                 return questions.document(RequestCode.GET_ALL_DELAY_OFFSET)
 
     def _take(self, name: str, document: Document) -> None:
-        """Hand it on, if it says anything new: it is what held when the log ended where it does now, or before."""
+        """Hand it on, if it has changed: it is what held when the log ended where it does now, or before."""
         kept = {key: document[key] for key in _KEPT if document.get(key) is not None}
         if set(kept) <= {"dataVersion"} or not self._is_wanted():
             return
@@ -150,7 +150,7 @@ class ClassicTables:
             self._has_ends = True
 
     async def _look_at_modes(self, questions: Questions) -> None:
-        """Groups that consume by pop are not served here: whoever migrates should read that before, not afterwards."""
+        """Warn of groups that consume by pop, which are not served here, before a migration is over."""
         if self._is_mode_said:
             return
         try:

@@ -117,7 +117,7 @@ class ReplicationHandlers:
 def broker_suggester(
     live: LiveSettings, store: MessageStore, replication: Replication, roles: Roles
 ) -> Callable[[bytes, int], int]:
-    """A function that says which broker a consumer should ask next, by what it was given now.
+    """Return a function that suggests which broker a consumer asks next, by what it was given now.
 
     Its second argument is the number that the group is set to when it is slow. As in RocketMQ a reader is far behind
     when more of the log lies before it than a share of the machine's memory: reading that would come from the disk, and

@@ -2,7 +2,7 @@
 
     append -> streams -> acks -> `promised` and `confirmed` move -> answers, consumers, and slaves see it
 
-Nothing here waits: an ack moves a position, and what waits for that position is looked at once per turn of the loop.
+Nothing here waits: an ack moves a position, and what waits for that position is examined once per turn of the loop.
 """
 
 import asyncio

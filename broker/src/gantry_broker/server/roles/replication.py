@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def boottime_ms() -> int:
-    """A clock that goes on while the machine sleeps: grants are counted on it."""
+    """A clock that runs while the machine sleeps: grants are counted on it."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 

@@ -144,7 +144,7 @@ class RoleOrders:
     async def drain(self, timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
         """Take no more sends, and have all that was taken on the disk and on the slaves; ``withdraw``: for a while.
 
-        ``goes_on``: clients send nothing more, and the log goes on with what it has.
+        ``goes_on``: only clients' sends are refused, and the broker appends what is its own.
         """
         roles = self.roles
         async with roles.lock:

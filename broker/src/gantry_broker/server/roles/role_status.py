@@ -4,12 +4,13 @@
 
 The rule it guards: **having a role again is as safe as never having lost it, or it is refused.** An epoch is one
 history, so nothing of it may be missing here: a master that has lost its tail would write other bytes at the same
-offsets. Whoever elects counts on ``S`` slaves of which ``k`` acknowledge, so both must be those of then. What was
+offsets. An election counts on ``S`` slaves of which ``k`` acknowledge, so both must be those of then. What was
 promised or taken since stays so, however often the process ends.
 
 With that it is where a master is that could not be reached for a while, and the same guards stop it: nothing is
-acknowledged without ``k`` acks of slaves that have promised nobody else, or, where none is needed, without a key
-(``ha/grants``); a new process has none. Whether it is still *wanted* is for whoever orders: ``gantry_spec.regaining``.
+acknowledged without ``k`` acks of slaves that have promised no other master, or, where none is needed, without a key
+(``ha/acknowledgement``); a new process has none. Whether it is still *wanted* is decided by the sender:
+``gantry_spec.regaining``.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _why_no_master(known: RoleStatus) -> str:
 def compared_needed(electable: list[int], acks_needed: int) -> int:
     """With how many slaves a master compares after a start that may have lost bytes.
 
-    Whatever was acknowledged is on ``acks_needed`` of them: so it is on one of so many. Where none is needed for an
+    What was acknowledged is on ``acks_needed`` of them: so it is on one of so many. Where none is needed for an
     acknowledgement, all are asked who could have been promoted.
     """
     slaves = max(len(electable), acks_needed)

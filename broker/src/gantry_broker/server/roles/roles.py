@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 MOVED_S: Final = 2.0
-"""By then an address that stands for whoever is the master leads to the new one, a node's tables included."""
+"""By then an address that stands for the master leads to the new one, a node's tables included."""
 
 
 class Host(Protocol):
@@ -64,7 +64,7 @@ class Host(Protocol):
         """Set consumers' offsets beyond their queues back."""
 
     async def standstill(self, change: Callable[[], None]) -> None:
-        """Run what waits for the disk while nobody else uses the store."""
+        """Run what waits for the disk while nothing else uses the store."""
 
 
 @final
@@ -289,7 +289,7 @@ class Roles:
             try:
                 self.records.write(record)
             except OSError as error:
-                # Where nothing else changes and nobody could be elected, nobody will ask for it.
+                # Where nothing else changes and no slave could be elected, the record is not needed.
                 if is_new or electable or error.errno not in DISK_FULL:
                     raise
                 log.warning("the disk is too full to write down the role", extra={"reason": str(error)})

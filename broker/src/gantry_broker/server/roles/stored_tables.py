@@ -88,7 +88,7 @@ class StoredTables:
             core.persistence.mark(name, now=True)
 
     def clamp_offsets(self) -> None:
-        """Nobody may skip new messages because an offset points beyond what a crash left."""
+        """Set offsets back that point beyond what a crash left, so that no consumer skips new messages."""
         for topic, queue_id in self._core.offsets.known_queues():
             for group, old in self._core.offsets.clamp(topic, queue_id, self._end_of(topic, queue_id)):
                 log.warning(
@@ -97,9 +97,9 @@ class StoredTables:
                 )
 
     def begin_epoch(self) -> None:
-        """Nor because a consumer is where its last master was; and nobody knows any more who holds which queue.
+        """The same for consumers that were further on the last master; who holds which queue is forgotten, too.
 
-        A start that lost nothing goes on in its old epoch.
+        A start that lost nothing continues in its old epoch.
         """
         self.clamp_offsets()
         epoch = self._core.store.identity.epoch
@@ -114,7 +114,7 @@ class StoredTables:
         return 0 if queue is None else queue.end
 
     def _load_locks(self, *, is_lost: bool) -> None:
-        """Who holds which queue; if the file does not say, nobody is granted one for a lease, as after a crash.
+        """Load who holds which queue; if that is unknown, no queue is granted for a lease, as after a crash.
 
         No lock outlives a lease of a minute, so that this file stops no start.
         """
@@ -132,7 +132,7 @@ class StoredTables:
             locks.forget_holders()
 
     def _load(self, name: str, kind: type[D]) -> D:
-        """What a table's file says, or its copy when it says nothing of that shape. Raises ConfigCorrupt."""
+        """Read a table from its file, or from the copy if the file has another shape. Raises ConfigCorrupt."""
 
         def read(document: dict[str, Any]) -> D:
             try:

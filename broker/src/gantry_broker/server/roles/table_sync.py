@@ -122,7 +122,7 @@ class TableSync:
         self._offsets_edition = -1
         self._is_taking = False
         self._doomed: dict[str, int] = {}
-        """Topics that the master does not have any more, and the end of its log when it said so."""
+        """Topics that the master does not have any more, and the end of its log when it reported that."""
 
     # -- a master's side -----------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class TableSync:
     # -- a slave's side ------------------------------------------------------------------------------------------------
 
     def take(self, table: Table) -> None:
-        """What the master says. A document that cannot be read is logged and left out: the old one is still right."""
+        """Take a table of the master. A document that cannot be read is logged, and the old one stays in use."""
         self._is_taking = True
         try:
             self._take(table.name, table.document, table.version)
