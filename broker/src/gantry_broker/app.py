@@ -533,7 +533,7 @@ class Broker:
     def _settings_changed(self, settings: BrokerSettings) -> None:
         """Who copied what it needs when it was built gets it again; everybody else asks ``core.settings``."""
         self.settings = settings
-        self.core.groups.is_auto_creating = settings.auto_create_groups
+        self.core.groups.allow_auto_create(settings.auto_create_groups)
         self.core.offsets.keep_resets(settings.is_reset_kept)
         if settings.auto_create_topics != self.core.topics.is_auto_creating:
             self.core.topics.allow_auto_create(settings.auto_create_topics, settings.default_topic_queues)
@@ -630,25 +630,24 @@ class Broker:
 
     async def standstill(self, change: Callable[[], None]) -> None:
         """Run ``change`` in a thread while nobody uses the store: clients are sent away, and nothing is answered."""
-        gate = self.core.gate
-        sends, everything = gate.sends, gate.everything
+        gate, reason = self.core.gate, "its log is being changed"
         self.path.flush()
-        gate.close("its log is being changed")
-        self.close_clients("its log is being changed")
         try:
-            async with self.retention.paused():
-                gate.is_still = True
-                self.visibility.suspend()
-                changing = asyncio.ensure_future(asyncio.to_thread(change))
-                try:
-                    await asyncio.shield(changing)
-                except asyncio.CancelledError:
-                    await asyncio.wait([changing])  # a thread cannot be stopped; until it ends the gate stays closed
-                    raise
-                finally:
-                    gate.is_still = False
-                    self.visibility.resume()
+            with gate.closed(reason):
+                self.close_clients(reason)
+                async with self.retention.paused():
+                    with gate.store_lent(), self.visibility.suspended():
+                        await _in_thread(change)
         finally:
-            gate.sends, gate.everything = sends, everything
             self.core.routes.forget_all()
         self.visibility.advance()
+
+
+async def _in_thread(change: Callable[[], None]) -> None:
+    """Run ``change`` in a thread, to its end even if this is cancelled: a thread cannot be stopped."""
+    changing = asyncio.ensure_future(asyncio.to_thread(change))
+    try:
+        await asyncio.shield(changing)
+    except asyncio.CancelledError:
+        await asyncio.wait([changing])
+        raise

@@ -283,13 +283,13 @@ async def test_nobody_takes_the_replies_of_another_account(tmp_path: Path, is_gu
         signed_dialogue(one, ORDERS) as again,
     ):
         assert (await requester.ask(34, body=beat("requester"))).code == 0
-        owner = one.core.clients.producer("requester")
+        owner = one.core.clients.producers_by_id.get("requester")
         for client_id in ("requester", "another", "requester"):
             assert (await stranger.ask(34, body=beat(client_id))).code == 0
-        assert (one.core.clients.producer("requester") is owner) is is_guarded
+        assert (one.core.clients.producers_by_id.get("requester") is owner) is is_guarded
         if is_guarded:
             assert (await again.ask(34, body=beat("requester"))).code == 0
-            assert one.core.clients.producer("requester") not in (owner, None)
+            assert one.core.clients.producers_by_id.get("requester") not in (owner, None)
 
 
 # ------- who it was

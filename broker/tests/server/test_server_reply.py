@@ -221,7 +221,7 @@ async def test_the_newest_connection_of_a_requester_gets_the_reply(broker: Broke
         assert (len(new.pushed), len(newest.pushed)) == (0, 1)
     async with requester(broker) as old:
         pass
-    await wait_until(lambda: broker.core.clients.producer(REQUESTER) is None)
+    await wait_until(lambda: broker.core.clients.producers_by_id.get(REQUESTER) is None)
     assert not old.pushed and (await reply(client)).code == 1
 
 

@@ -7,7 +7,7 @@ the group changes, so that they share the queues anew.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
 from gantry_broker.ports import Clock
 from gantry_remoting import Connection
@@ -73,7 +73,8 @@ class ClientRegistry:
         self._may_notify = may_notify
         self.producers: dict[str, dict[Connection, Member]] = {}
         self.consumers: dict[str, ConsumerGroupState] = {}
-        self._producers_by_id: dict[str, Connection] = {}
+        self.producers_by_id: Final[dict[str, Connection]] = {}
+        """The newest connection of each client that is in any producer group."""
 
     def __repr__(self) -> str:
         return f"<ClientRegistry producers={len(self.producers)} consumers={len(self.consumers)}>"
@@ -96,13 +97,13 @@ class ClientRegistry:
 
     def _take_id(self, client_id: str, connection: Connection) -> None:
         """Replies to this client go there from now on, unless it is another account's client that is here."""
-        known = self._producers_by_id.get(client_id)
+        known = self.producers_by_id.get(client_id)
         if known is None or not known.is_open or known.account == connection.account:
-            self._producers_by_id[client_id] = connection
+            self.producers_by_id[client_id] = connection
 
     def _forget_id(self, client_id: str, connection: Connection) -> None:
-        if self._producers_by_id.get(client_id) is connection:
-            del self._producers_by_id[client_id]
+        if self.producers_by_id.get(client_id) is connection:
+            del self.producers_by_id[client_id]
 
     def _register_consumer(self, data: ConsumerData, member: Member) -> bool:
         group = self.consumers.get(data.group_name)
@@ -155,10 +156,6 @@ class ClientRegistry:
                 self._drop_consumer(name, connection)
         return list(silent - {member.connection for member in self._all_members()})
 
-    def producer(self, client_id: str) -> Connection | None:
-        """The newest connection of a client that is in any producer group."""
-        return self._producers_by_id.get(client_id)
-
     def subscription(self, group: str, topic: str) -> Subscription | None:
         state = self.consumers.get(group)
         return None if state is None else state.subscriptions.get(topic)
@@ -177,10 +174,10 @@ class ClientRegistry:
         member = members.pop(connection, None)
         if not members:
             self.producers.pop(group, None)
-        if member is None or self._producers_by_id.get(member.client_id) is not connection:
+        if member is None or self.producers_by_id.get(member.client_id) is not connection:
             return
         if not any(connection in others for others in self.producers.values()):
-            del self._producers_by_id[member.client_id]
+            del self.producers_by_id[member.client_id]
 
     def _drop_consumer(self, name: str, connection: Connection) -> None:
         group = self.consumers.get(name)

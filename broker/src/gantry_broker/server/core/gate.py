@@ -8,6 +8,8 @@
 Asked once for each request that is no plain send, and once for each read of a connection for those.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, final
 
 from gantry_broker.server.core.refusals import Refusal
@@ -84,6 +86,25 @@ class Gate:
     def close(self, reason: str) -> None:
         """Nothing."""
         self.sends = self.everything = _refusal(reason, RefusalReason.NOT_SERVING)
+
+    @contextmanager
+    def closed(self, reason: str) -> Iterator[None]:
+        """Let nothing through for a while, and then what was let through before."""
+        sends, everything = self.sends, self.everything
+        self.close(reason)
+        try:
+            yield
+        finally:
+            self.sends, self.everything = sends, everything
+
+    @contextmanager
+    def store_lent(self) -> Iterator[None]:
+        """Give the store to another thread for a while."""
+        self.is_still = True
+        try:
+            yield
+        finally:
+            self.is_still = False
 
     def refusal(self, code: int) -> Refusal | None:
         """What to answer to a request that must not come in."""

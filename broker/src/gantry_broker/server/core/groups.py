@@ -101,6 +101,10 @@ class GroupTable:
         self.load(document)
         self._on_change("")
 
+    def allow_auto_create(self, is_allowed: bool) -> None:
+        """Set whether a heartbeat or a pull of an unknown group makes it from now on."""
+        self.is_auto_creating = is_allowed
+
     def _may_create(self, group: str) -> bool:
         is_allowed = self.is_auto_creating or group.startswith(names.SYSTEM_GROUP_PREFIX)
         return is_allowed and names.group_fault(group) is None

@@ -80,21 +80,17 @@ class PullHold:
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
         self._by_tick: dict[int, dict[HeldPull, None]] = {}
-        self._count = 0
+        self.count = 0
         self._marked: set[QueueKey] = set()
         self._waking: OrderedDict[HeldPull, None] = OrderedDict()
         """Those that are tried again in this turn, or in the next ones."""
         self._is_wake_scheduled = False
         self._swept_tick = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._is_stopped = False
+        self.is_stopped = False
 
     def __repr__(self) -> str:
-        return f"<PullHold held={self._count} queues={len(self._by_queue)}>"
-
-    @property
-    def count(self) -> int:
-        return self._count
+        return f"<PullHold held={self.count} queues={len(self._by_queue)}>"
 
     def limit(self, *, held_max: int, held_per_connection_max: int) -> None:
         """Set how many pulls may be held from now on; those that are held stay."""
@@ -107,28 +103,24 @@ class PullHold:
 
     def stop(self) -> None:
         """Answer every held pull, so that no client waits for a broker that is gone. Nothing is held from now on."""
-        self._is_stopped = True
+        self.is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
         for waiting in list(self._by_queue.values()):
             self._retry_all(list(waiting), must_answer=True)
 
-    @property
-    def is_stopped(self) -> bool:
-        return self._is_stopped
-
     def has_room(self, connection: Connection) -> bool:
         """Whether one more pull of this connection may wait."""
         of_connection = len(self._by_connection.get(connection, ()))
-        return self._count < self._held_max and of_connection < self._held_per_connection_max
+        return self.count < self._held_max and of_connection < self._held_per_connection_max
 
     def hold(self, held: HeldPull) -> None:
-        assert not self._is_stopped, "callers answer at once when the broker stops"
+        assert not self.is_stopped, "callers answer at once when the broker stops"
         self._by_queue.setdefault(held.key, {})[held] = None
         self._by_connection.setdefault(held.connection, {})[held] = None
         held.tick = max(int(held.deadline / SWEEP_INTERVAL_S) + 1, self._swept_tick + 1)
         self._by_tick.setdefault(held.tick, {})[held] = None
-        self._count += 1
+        self.count += 1
 
     def mark(self, queues: Iterable[QueueKey]) -> None:
         """These queues have new messages."""
@@ -195,7 +187,7 @@ class PullHold:
                 held.connection.send(answer.encode())
 
     def _drop(self, held: HeldPull) -> None:
-        self._count -= 1
+        self.count -= 1
         self._waking.pop(held, None)
         _discard(self._by_queue, held.key, held)
         _discard(self._by_connection, held.connection, held)

@@ -10,7 +10,8 @@ Invariant: the loop never touches the store while another thread opens, changes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, final
 
 from gantry_broker.server.pull.pull_hold import PullHold
@@ -56,6 +57,15 @@ class Visibility:
     def suspend(self) -> None:
         """Another thread opens, changes or closes the store: leave it alone."""
         self._is_suspended = True
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Leave the store alone for a while."""
+        self.suspend()
+        try:
+            yield
+        finally:
+            self.resume()
 
     def progressed(self) -> None:
         """Schedule `advance`. Called by the store's threads, more often than the loop can follow."""

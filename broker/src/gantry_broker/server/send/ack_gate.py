@@ -189,11 +189,6 @@ class AckGate:
             return -1
         return replicas.acks.acked() if replicas.is_waited_for else self._store.wrote
 
-    def _shortfall(self) -> ResponseCode | None:
-        """The code to answer at once where not enough slaves are connected to wait for."""
-        replicas = self._replicas
-        return ResponseCode.SLAVE_NOT_AVAILABLE if replicas.is_waited_for and not replicas.has_enough() else None
-
     # ------- holding and releasing answers
 
     def answer(self, reply: Command, connection: Connection, *, is_waiting: bool = True) -> Command | None:
@@ -211,12 +206,13 @@ class AckGate:
 
     def hold(self, answers: Sequence[tuple[Connection, bytes, int]], end: int) -> None:
         """Hold the answers of one append that ends at ``end``: the connection, the frames, and how many sends."""
-        shortfall, now, room, total = self._shortfall(), self._loop.time(), self._rooms[0], 0
+        replicas, now, room, total = self._replicas, self._loop.time(), self._rooms[0], 0
+        is_short = replicas.is_waited_for and not replicas.has_enough()  # there are no slaves to wait for
         assert not room or room[-1].end <= end, "offsets grow"
         for connection, replies, count in answers:
             held = _Held(end, now, connection, replies, count)
-            if shortfall is not None:
-                self._answer_late(held, shortfall)
+            if is_short:
+                self._answer_late(held, ResponseCode.SLAVE_NOT_AVAILABLE)
                 continue
             room.append(held)
             total += count

@@ -247,7 +247,7 @@ class SendHandlers:
     ) -> bytes | None:
         if names.is_retry_or_dead_letter(send.topic):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {send.topic}")
-        entries = self._entries(send, command.body)
+        entries = batch_entries(command.body, self.core.settings.batch_messages_max)
         queue_id = self._queue_id(send, config)
         shared = parse_properties(send.properties or "")
         batch_id = shared.pop(keys.UNIQUE_KEY, None)
@@ -288,17 +288,18 @@ class SendHandlers:
         reply = self.path.ack_gate.answer(command.reply(ext=ext), connection, is_waiting=is_waiting(shared))
         return None if reply is None else reply.encode()
 
-    def _entries(self, send: SendMessageV2, body: bytes) -> list[BatchEntry]:
-        try:
-            entries = decode_batch(body)
-        except RemoteProtocolError as error:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {error}") from error
-        if any(not entry.body for entry in entries):
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch holds a message without a body")
-        if len(entries) > self.core.settings.batch_messages_max:
-            limit = self.core.settings.batch_messages_max
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch holds more than {limit} messages")
-        return entries
+
+def batch_entries(body: bytes, messages_max: int) -> list[BatchEntry]:
+    """The messages of a batch. Raises Refused."""
+    try:
+        entries = decode_batch(body)
+    except RemoteProtocolError as error:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {error}") from error
+    if any(not entry.body for entry in entries):
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch holds a message without a body")
+    if len(entries) > messages_max:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch holds more than {messages_max} messages")
+    return entries
 
 
 def refuse(command: Command, code: ResponseCode, remark: str) -> bytes | None:

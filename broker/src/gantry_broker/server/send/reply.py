@@ -144,7 +144,7 @@ class ReplyHandlers:
         requester = reply.properties.get(keys.REPLY_TO_CLIENT)
         if requester is None:
             return f"reply message properties[{keys.REPLY_TO_CLIENT}] is null"
-        target = self._core.clients.producer(requester)
+        target = self._core.clients.producers_by_id.get(requester)
         if target is None:
             return f"push reply message fail, channel of <{requester[:300]}> not found."
         code, ext = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._header(reply).write()
