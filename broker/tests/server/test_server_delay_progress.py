@@ -199,7 +199,7 @@ async def test_a_promoted_slave_never_skips(tmp_path: Path, monkeypatch: pytest.
     The twin believes the master at once, and the message is never seen.
     """
     if not is_stamped:
-        monkeypatch.setattr(DelayProgress, "hear", lambda self, document, end: self._take(end, document))
+        monkeypatch.setattr(DelayProgress, "receive", lambda self, document, end: self._take(end, document))
     conf = {**SYNC, **MOVED, "messageDelayLevel": "3s 1h"}
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
