@@ -1,15 +1,22 @@
-"""What all that keep server processes running share: how one is started, ended, restarted, and what its end is called.
+"""Keeps server processes running: what is started when, how it is ended, and what its end is called.
 
-`gantry up --single`, local groups and pods each watch their servers in a loop of their own, because they answer a death
-differently. The rules that must not differ between them are here.
+    ProcessLife      when a process is started, asked to end, and started again: states and transitions, without any I/O
+    ServerProcess    carries that out on an event loop: `gantry up`, for members of groups and for `--single`
+    PodSupervisor    carries it out as process 1 of a container, where nothing but one ``select`` may run (``pod``)
+
+A server process does not outlive its supervisor (``gantry_cli.child``), and runs in a session of its own, so that
+Ctrl-C reaches the supervisor alone, which stops its servers in order.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import os
+import re
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +25,17 @@ from typing import Final, final
 WINDOW_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 70.0
 """Longer than a broker's own `shutdownTimeout`, so that the broker itself reports what it could not finish."""
+NO_ROOM_S: Final = 2.0
+"""Between two tries to start a process for which this machine has no room."""
+HOLD_POLL_S: Final = 0.1
 LAST_LINE_BYTES: Final = 4096
+LAST_LINE_CHARS_MAX: Final = 300
 NO_OUTPUT: Final = "it said nothing"
+LOG_PREFIX: Final = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ \S+ ")
+"""Time, level and logger, which the log has and a one-line error does not need."""
+
+
+# -- when a process is started -----------------------------------------------------------------------------------------
 
 
 @final
@@ -40,6 +56,9 @@ class RestartPolicy:
 
     short_lives_max: int | None = None
     """In a row; None for no limit."""
+
+    final_codes: frozenset[int] = frozenset()
+    """Exit codes after which another start would mend nothing."""
 
     _deaths: list[float] = field(default_factory=list)
     _short_lives: int = 0
@@ -62,6 +81,109 @@ class RestartPolicy:
         return float(min(2 ** (self.recent - self.at_once_max - 1), self.delay_s_max))
 
 
+class Phase(enum.Enum):
+    """Where a kept process is in its life."""
+
+    STOPPED = "stopped"
+    """It is not to run."""
+    WAITING = "waiting"
+    """It is to be started at `start_at_s`."""
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """It was asked to end, and stays down."""
+    RESTARTING = "restarting"
+    """It was asked to end, and is started again at once."""
+    FAILED = "failed"
+    """It died, and its policy starts it no more."""
+
+
+@final
+class ProcessLife:
+    """When one process is started, asked to end, and started again. Pure: times and exit codes in, phases out.
+
+                    want          unwant       renew          started    postpone   ended
+        STOPPED     WAITING       -            -              STOPPING   -          -
+        WAITING     -             STOPPED      -              RUNNING    WAITING    -
+        RUNNING     -             STOPPING     RESTARTING     -          -          WAITING or FAILED, by the policy
+        STOPPING    RESTARTING    -            -              -          -          STOPPED
+        RESTARTING  -             STOPPING     -              -          -          WAITING
+
+    A process that is not wanted any more may still come to be started: its start was under way. It is ended then.
+    """
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self.phase = Phase.STOPPED
+        self.start_at_s = 0.0
+        """When to start it, while it is WAITING."""
+        self.starts = 0
+        """Tries included that came to nothing."""
+        self.policy: Final = policy
+        self._started_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<ProcessLife {self.phase.value} starts={self.starts}>"
+
+    def want(self, now_s: float) -> None:
+        """Have it run."""
+        if self.phase is Phase.STOPPED:
+            self.phase, self.start_at_s = Phase.WAITING, now_s
+        elif self.phase is Phase.STOPPING:
+            self.phase = Phase.RESTARTING
+
+    def unwant(self) -> bool:
+        """Have it stay down. Returns whether the process must be asked to end, which is done once."""
+        was = self.phase
+        if was is Phase.WAITING:
+            self.phase = Phase.STOPPED
+        elif was in (Phase.RUNNING, Phase.RESTARTING):
+            self.phase = Phase.STOPPING
+        return was is Phase.RUNNING
+
+    def renew(self) -> bool:
+        """Have it end and start anew. Returns whether the process must be asked to end."""
+        is_running = self.phase is Phase.RUNNING
+        if is_running:
+            self.phase = Phase.RESTARTING
+        return is_running
+
+    def started(self, now_s: float) -> None:
+        """Record that it was started."""
+        assert self.phase in (Phase.WAITING, Phase.STOPPED), "only a process that does not run is started"
+        self.phase = Phase.RUNNING if self.phase is Phase.WAITING else Phase.STOPPING
+        self._started_s = now_s
+        self.starts += 1
+
+    def postpone(self, now_s: float, seconds: float) -> None:
+        """Record that it could not be started now."""
+        self.start_at_s = now_s + seconds
+        self.starts += 1
+
+    def ended(self, code: int, now_s: float) -> float | None:
+        """Record its end. Returns the seconds until its next start if it died by itself and is started again."""
+        was = self.phase
+        if was is Phase.STOPPING:
+            self.phase = Phase.STOPPED
+        elif was is Phase.RESTARTING:
+            self.phase, self.start_at_s = Phase.WAITING, now_s
+        else:
+            assert was is Phase.RUNNING, "only a process that runs can end"
+            delay = None if code in self.policy.final_codes else self.policy.delay_after_death(self._started_s, now_s)
+            if delay is None:
+                self.phase = Phase.FAILED
+            else:
+                self.phase, self.start_at_s = Phase.WAITING, now_s + delay
+            return delay
+        return None
+
+
+def restart_text(delay_s: float) -> str:
+    """Return when a process starts again, in words."""
+    return f"it starts again {f'in {delay_s:.0f} s' if delay_s else 'at once'}"
+
+
+# -- one process -------------------------------------------------------------------------------------------------------
+
+
 def server_command(*words: str) -> list[str]:
     """Return the command line of `python -m WORDS...` as a process that does not outlive this one."""
     return [sys.executable, "-m", "gantry_cli.child", str(os.getpid()), *words]
@@ -73,14 +195,14 @@ def exit_text(code: int) -> str:
 
 
 def last_log_line(log: Path) -> str:
-    """Return the last line of a log, where the reason of an end usually is."""
+    """Return the last line of a log without its prefix: the reason of an end usually is there."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_LINE_BYTES))
             lines = file.read(LAST_LINE_BYTES).decode("utf-8", "replace").strip().splitlines()
     except OSError:
         lines = []
-    return lines[-1] if lines else NO_OUTPUT
+    return LOG_PREFIX.sub("", lines[-1]) if lines else NO_OUTPUT
 
 
 def boot_id_of(pid: int) -> str:
@@ -116,3 +238,146 @@ async def end_process(process: asyncio.subprocess.Process) -> bool:
         await process.wait()
         return False
     return True
+
+
+# -- processes on an event loop ----------------------------------------------------------------------------------------
+
+
+class ServerFailed(Exception):
+    """A server died so often that it is not started any more. The caller should stop the others and show this text."""
+
+
+def never() -> bool:
+    """Return False: nothing keeps the process from being started."""
+    return False
+
+
+@final
+class ServerProcess:
+    """One server that is kept running while it is wanted. Owned by one event loop, on which ``run`` is a task.
+
+    A death is answered by another start, and deaths in a row by ever later ones. Its `boot_id` is its pid with the time
+    of its start, so that no other process of the same number is ever taken for it.
+    """
+
+    def __init__(
+        self, name: str, module: str, arguments: Callable[[], Sequence[str]], log: Path, *,
+        policy: RestartPolicy, now_ms: Callable[[], int], report: Callable[[str], None],
+        changed: Callable[[], None] = lambda: None, is_blocked: Callable[[], bool] = never,
+    ) -> None:  # fmt: skip
+        """Start nothing yet.
+
+        ``arguments`` are asked for at each start, ``changed`` is called when the process has started or ended, and
+        while ``is_blocked()`` it is not started.
+        """
+        self.name: Final = name
+        self.log: Final = log
+        self.boot_id = ""
+        """Of the process that runs; empty while none does."""
+        self.started_ms: int | None = None
+        self.stopped_ms: int | None = now_ms()
+        self.failure = ""
+        """Why it ended by itself, or could not be started, the last time."""
+        self._module, self._arguments, self._now_ms = module, arguments, now_ms
+        self._report, self._changed, self._is_blocked = report, changed, is_blocked
+        self._life: Final = ProcessLife(policy)
+        self._hurry: Final = asyncio.Event()
+        self._process: asyncio.subprocess.Process | None = None
+
+    def __repr__(self) -> str:
+        return f"<ServerProcess {self.name} {self.boot_id or 'stopped'} starts={self.starts}>"
+
+    @property
+    def starts(self) -> int:
+        return self._life.starts
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.boot_id)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self.boot_id else None
+
+    def start(self) -> None:
+        """Have it run; nothing if it does."""
+        self._life.want(_now_s())
+        self._hurry.set()
+
+    async def stop(self) -> bool:
+        """Have it end, politely first, and stay down. Returns False if it had to be killed."""
+        self._life.unwant()
+        self._hurry.set()
+        return await self._end()
+
+    async def restart(self) -> None:
+        """Have it end politely and start anew."""
+        self._life.want(_now_s())
+        self._life.renew()
+        await self._end()
+
+    async def run(self) -> None:
+        """Keep it running while it is wanted. Raises ServerFailed when its policy starts it no more."""
+        life = self._life
+        while True:
+            self._hurry.clear()
+            if life.phase is Phase.STOPPED:
+                await self._hurry.wait()
+            elif (wait_s := life.start_at_s - _now_s()) > 0 or self._is_blocked():
+                await self._rest(wait_s if wait_s > 0 else HOLD_POLL_S)
+            else:
+                await self._run_once()
+
+    async def _run_once(self) -> None:
+        try:
+            process = await self._spawn()
+        except OSError as error:  # no room for its settings or its log, or no process: the others run on
+            self.failure = f"{self.name} cannot be started: {error}"
+            self._report(self.failure)
+            self._life.postpone(_now_s(), NO_ROOM_S)
+            return
+        if self._life.phase is Phase.STOPPING:
+            send_signal(process, signal.SIGTERM)
+        code = await process.wait()
+        self.boot_id, self.stopped_ms = "", self._now_ms()
+        self._changed()
+        delay_s = self._life.ended(code, _now_s())
+        if delay_s is not None or self._life.phase is Phase.FAILED:
+            self._report_death(code, delay_s)
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        with self.log.open("ab") as output:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *server_command(self._module, *self._arguments()),
+                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        self._life.started(_now_s())
+        self.boot_id, self.started_ms, self.stopped_ms = boot_id_of(process.pid), self._now_ms(), None
+        self._changed()
+        return process
+
+    def _report_death(self, code: int, delay_s: float | None) -> None:
+        last = f": {last_log_line(self.log)[:LAST_LINE_CHARS_MAX]}" if code > 0 else ""
+        self.failure = f"{self.name} {exit_text(code)}{last}"
+        if delay_s is None:
+            deaths = self._life.policy.recent
+            raise ServerFailed(f"{self.failure}; given up after {deaths} deaths within a minute (see {self.log})")
+        self._report(f"{self.failure}; {'it is kept down' if self._is_blocked() else restart_text(delay_s)}")
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait so long, or until something else is wanted of the process."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+
+    async def _end(self) -> bool:
+        process = self._process
+        if process is None or not self.boot_id:
+            return True
+        is_polite = await end_process(process)
+        self.boot_id = ""
+        return is_polite
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

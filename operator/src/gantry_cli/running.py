@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, final
 
 from gantry_cli.errors import CliError
-from gantry_cli.stack import StackDirectory, StackRunning
+from gantry_cli.faces import Face
+from gantry_cli.round_trip import RoundTrip
+from gantry_cli.stack import DEFAULT_DIRECTORY, StackDirectory, StackRunning
+
+NAME: Final = "gantry"
 
 
 def claim(data: Path) -> StackDirectory:
@@ -24,6 +32,67 @@ def claim(data: Path) -> StackDirectory:
         ) from running
     except OSError as error:
         raise CliError(f"cannot use {data}: {error.strerror}", "choose another --data") from error
+
+
+async def run_until_stopped(
+    work: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[list[str]]], face: Face
+) -> None:
+    """Run `work` until a signal comes or it fails, then `stop`, which names what had to be killed. Raises CliError."""
+    stopped = stop_signal()
+    try:
+        await until(stopped, work())
+    finally:
+        face.report("stopping")
+        killed = await stop()
+    if killed:
+        raise CliError(f"had to kill {', '.join(killed)} after waiting in vain", "see the logs")
+    face.report("stopped")
+
+
+@final
+class Summary:
+    """What `gantry up` prints when it is ready: addresses, the proof, and next steps."""
+
+    def __init__(self, directory: StackDirectory, name_server: str, trip: RoundTrip, *, is_detached: bool) -> None:
+        is_here = directory.path == StackDirectory(DEFAULT_DIRECTORY).path
+        self.gantry: Final = own_name()
+        self.data: Final = "" if is_here else f" --data {directory.path}"
+        address = f"'{name_server}'" if ";" in name_server else name_server
+        self.namesrv: Final = "" if name_server == "127.0.0.1:9876" else f" -n {address}"
+        self.stop: Final = f"{self.gantry} down{self.data}" if is_detached else "Ctrl-C"
+        self._name_server, self._trip = name_server, trip
+
+    def with_lines(self, servers: Sequence[str], steps: Sequence[str]) -> str:
+        """Return the text: the lines about servers and data, and the steps after the first two."""
+        trip, gantry, namesrv = self._trip, self.gantry, self.namesrv
+        first = (
+            f'From Java:   producer.setNamesrvAddr("{self._name_server}");   (consumers the same)',
+            f'From here:   {gantry} produce{namesrv} hello "first message" && {gantry} consume{namesrv} hello',
+        )
+        return "\n".join(
+            [
+                "Gantry is up.",
+                *servers,
+                f"  checked       1 message sent and read back in {trip.elapsed_ms:.1f} ms "
+                f"({trip.queue.topic}, queue {trip.queue.queue_id}, offset {trip.queue_offset})",
+                "",
+                "Next steps",
+                *(f"  {number}. {step}" for number, step in enumerate((*first, *steps), 1)),
+                "",
+            ]
+        )
+
+
+def own_name(program: str | None = None) -> str:
+    """`gantry` when the shell finds this very program by that name, else a path to it, relative if that is shorter."""
+    path = Path(sys.argv[0] if program is None else program)
+    if path.name != NAME:
+        return f"{sys.executable} -m gantry_cli"
+    found = shutil.which(NAME)
+    if found is not None and Path(found).resolve() == path.resolve():
+        return NAME
+    relative = os.path.relpath(path)
+    return relative if len(relative) < len(str(path)) else str(path)
 
 
 def stop_signal() -> asyncio.Event:
@@ -45,3 +114,22 @@ async def until(stopped: asyncio.Event, work: Any) -> None:
     results = await asyncio.gather(working, return_exceptions=True)
     if isinstance(results[0], Exception):
         raise results[0]
+
+
+async def is_listening(host: str, port: int) -> bool:
+    """Return whether a server takes connections there."""
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+def first_error(errors: BaseExceptionGroup[CliError]) -> CliError:
+    """Return the first error in groups of groups."""
+    found: Sequence[BaseException] = errors.exceptions
+    while isinstance(found[0], BaseExceptionGroup):
+        found = found[0].exceptions
+    assert isinstance(found[0], CliError), "nothing else was caught"
+    return found[0]

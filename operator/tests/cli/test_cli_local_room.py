@@ -11,10 +11,11 @@ import pytest
 from local_group_kit import group_of
 
 from gantry_cli.local.access import Access
-from gantry_cli.local.child import Child
 from gantry_cli.local.clock import now_ms
 from gantry_cli.local.emptying import Emptying
+from gantry_cli.local.member import local_restart_policy
 from gantry_cli.local.topics import LocalTopicReconciler
+from gantry_cli.processes import ServerProcess
 from gantry_client.topic_reconciler import INTERVAL_S, MasterTerm
 from gantry_testing.client.cluster import FakeCluster
 from gantry_wire.commands.admin import TopicConfig
@@ -37,7 +38,10 @@ async def test_a_full_disk_costs_one_process_and_not_the_group(tmp_path: Path) -
             raise OSError(28, "No space left on device")
         return ["-c", "pass"]
 
-    child = Child("master-0", "timeit", arguments, tmp_path / "log", now_ms, told.append, lambda: None)
+    child = ServerProcess(
+        "master-0", "timeit", arguments, tmp_path / "log", policy=local_restart_policy(), now_ms=now_ms,
+        report=told.append,
+    )  # fmt: skip
     child.start()
     task = asyncio.create_task(child.run())
     try:

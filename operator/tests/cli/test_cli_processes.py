@@ -210,7 +210,7 @@ def test_killed_broker_comes_back_and_the_stack_goes_on(tmp_path: Path) -> None:
             return sorted(gantry("consume", "survivors", namesrv=record.name_server).stdout.split())
 
         wait_until(lambda: read() == ["one", "two"])
-        assert "killed by SIGKILL; restarting at once" in log.read_text()
+        assert "killed by SIGKILL; it starts again at once" in log.read_text()
     finally:
         assert gantry("down", "--data", str(tmp_path)).returncode == 0
 

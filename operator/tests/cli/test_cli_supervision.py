@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from gantry_cli.errors import CliError
-from gantry_cli.local_stack import StackPlan, broker_conf
 from gantry_cli.ports import FAST_PORT_BELOW, REPLICATION_PORT_ABOVE, free_broker_port, require_free
-from gantry_cli.processes import send_signal
+from gantry_cli.processes import Phase, ProcessLife, RestartPolicy, ServerFailed, ServerProcess, send_signal
+from gantry_cli.single import DELAY_S_MAX, RESTARTS_MAX, SinglePlan, single_broker_conf
 from gantry_cli.stack import StackDirectory, StackRecord, StackRunning
-from gantry_cli.supervisor import RESTARTS_MAX, Server, ServerCommand, ServerFailed
 from gantry_testing.ports import free_port
 from gantry_testing.tree import PYTHON_PATH
 
@@ -34,24 +33,33 @@ FAILS = """
 import sys
 sys.exit("2025-01-31 12:00:00,000 ERROR some.logger the disk is on fire")
 """
-FAILS_AFTER_READY = """
-print("ready now", flush=True)
-raise SystemExit(7)
-"""
+
+
+class Kept:
+    """A server of a few lines under a policy, the task that keeps it, and what was reported of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "server.log"
+        self.reports: list[str] = []
+
+    def make(self, program: str, policy: RestartPolicy | None = None) -> ServerProcess:
+        (self.folder / "small_server.py").write_text(program)
+        policy = RestartPolicy(delay_s_max=DELAY_S_MAX, deaths_max=RESTARTS_MAX) if policy is None else policy
+        return ServerProcess(
+            "server", "small_server", lambda: (), self.log, policy=policy, now_ms=lambda: 0, report=self.reports.append
+        )
+
+    async def ready(self, times: int = 1) -> None:
+        """Wait until the server has printed its ready line so often."""
+        await eventually(lambda: self.log.exists() and self.log.read_text().count("ready now") >= times)
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ServerCommand]:
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
     """Makes a server of a program's text."""
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{PYTHON_PATH}")
-
-    def make(program: str) -> ServerCommand:
-        (tmp_path / "small_server.py").write_text(program)
-        return ServerCommand(
-            name="server", module="small_server", arguments=(), ready="ready", log=tmp_path / "server.log"
-        )
-
-    return make
+    return Kept(tmp_path)
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -62,67 +70,102 @@ async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> No
         await asyncio.sleep(0.01)
 
 
-async def test_server_is_started_when_it_says_so_and_stopped_politely(command: Callable[[str], ServerCommand]) -> None:
-    """start returns after the ready line; stop lets it end by itself; all it said is in its log."""
-    server = Server(command(GOOD), lambda _: None)
+async def test_server_is_stopped_politely_and_started_again(kept: Kept) -> None:
+    """stop lets it end by itself, start has it run again, restart does both; all that it printed is in its log."""
+    server = kept.make(GOOD)
+    keeping = asyncio.create_task(server.run())
+    try:
+        server.start()
+        await kept.ready()
+        assert await server.stop()
+        await eventually(lambda: not server.is_running)
+        assert await server.stop()
+        server.start()
+        await kept.ready(2)
+        first = server.boot_id
+        await server.restart()
+        await kept.ready(3)
 
-    await server.start()
-    assert await server.stop()
-
-    log = server.command.log.read_text()
-    assert "ready now" in log and "clean end" in log
-    assert await server.stop()
-
-
-async def test_server_that_fails_to_start_shows_its_last_words(command: Callable[[str], ServerCommand]) -> None:
-    """The reason from its log without the log's prefix, and where the log is."""
-    server = Server(command(FAILS), lambda _: None)
-
-    with pytest.raises(ServerFailed, match=r"did not start: the disk is on fire \(see .*server\.log\)"):
-        await server.start()
+        assert server.starts == 3 and server.boot_id not in ("", first)
+        assert await server.stop()
+        assert kept.log.read_text().count("clean end") == 3 and kept.reports == []
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
 
 
-async def test_killed_server_comes_back(command: Callable[[str], ServerCommand]) -> None:
+async def test_killed_server_comes_back(kept: Kept) -> None:
     """kill -9 is reported with its signal, and another process takes over."""
-    reports: list[str] = []
-    server = Server(command(GOOD), reports.append)
-    await server.start()
-    keeping = asyncio.create_task(server.keep())
+    server = kept.make(GOOD)
+    server.start()
+    keeping = asyncio.create_task(server.run())
+    await kept.ready()
     first = server.pid
     assert first is not None
 
     os.kill(first, signal.SIGKILL)
-    await eventually(lambda: len(reports) == 2)
+    await kept.ready(2)
 
-    assert "killed by SIGKILL; restarting at once (restart 1 of 5" in reports[0]
-    assert server.pid != first and f"pid {server.pid}" in reports[1] and server.restarts == 1
+    assert kept.reports == ["server was killed by SIGKILL; it starts again at once"]
+    assert server.pid != first and server.starts == 2
     await server.stop()
-    await asyncio.wait_for(keeping, 60)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
 
 
-async def test_server_that_keeps_dying_is_given_up(
-    command: Callable[[str], ServerCommand], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After the last restart the reason comes out instead of an endless loop."""
-    waited: list[float] = []
+async def test_server_that_keeps_dying_is_given_up_with_its_last_words(kept: Kept) -> None:
+    """The reason comes out of its log without the log's prefix, and where the log is."""
+    server = kept.make(FAILS, RestartPolicy(delay_s_max=DELAY_S_MAX, deaths_max=1))
+    server.start()
 
-    async def no_sleep(seconds: float) -> None:
-        waited.append(seconds)
+    with pytest.raises(ServerFailed, match=r"code 1: the disk is on fire; given up after 2 .* \(see .*server\.log\)"):
+        await asyncio.wait_for(server.run(), 180)
 
-    server = Server(command(FAILS_AFTER_READY), lambda _: None)
-    await server.start()
-    monkeypatch.setattr("gantry_cli.supervisor.asyncio.sleep", no_sleep)
+    assert kept.reports == ["server ended with code 1: the disk is on fire; it starts again at once"]
 
-    with pytest.raises(ServerFailed, match=rf"ended with code 7 for the {RESTARTS_MAX + 1}th time"):
-        await asyncio.wait_for(server.keep(), 180)
 
-    assert waited == [0.0, 1.0, 2.0, 4.0, 8.0]
+def test_life_of_a_process_waits_ever_longer_and_ends_at_its_policys_limit() -> None:
+    """Deaths put the next start off; after the last one allowed nothing starts the process any more."""
+    life = ProcessLife(RestartPolicy(delay_s_max=DELAY_S_MAX, deaths_max=RESTARTS_MAX))
+    life.want(10.0)
+    delays = []
+    while life.phase is Phase.WAITING:
+        life.started(life.start_at_s)
+        delays.append(life.ended(7, life.start_at_s))
+
+    assert delays == [0.0, 1.0, 2.0, 4.0, 8.0, None] and life.phase is Phase.FAILED
+
+
+def test_life_of_a_process_that_was_asked_to_end_is_no_death() -> None:
+    """It is asked once; a later order decides whether it starts again; one whose start was under way is ended."""
+    life = ProcessLife(RestartPolicy(delay_s_max=1.0, final_codes=frozenset({2})))
+    life.want(0.0)
+    life.started(0.0)
+    asked = [life.renew(), life.unwant()]
+    phases = [life.phase]
+    life.want(1.0)
+    assert life.ended(0, 2.0) is None and life.start_at_s == 2.0
+    phases.append(life.phase)
+
+    asked.append(life.unwant())
+    phases.append(life.phase)
+    life.started(3.0)
+    phases.append(life.phase)
+    assert life.ended(0, 4.0) is None
+    phases.append(life.phase)
+
+    life.want(5.0)
+    life.started(5.0)
+    assert life.ended(2, 6.0) is None
+    phases.append(life.phase)
+    assert asked == [True, False, False]
+    assert phases == [Phase.STOPPING, Phase.WAITING, Phase.STOPPED, Phase.STOPPING, Phase.STOPPED, Phase.FAILED]
 
 
 @pytest.mark.verify
-def test_server_does_not_outlive_its_supervisor(tmp_path: Path, command: Callable[[str], ServerCommand]) -> None:
+def test_server_does_not_outlive_its_supervisor(kept: Kept) -> None:
     """kill -9 of whoever started it ends the server, too."""
-    command("import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)")
+    kept.make("import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)")
     supervisor = subprocess.Popen(
         [sys.executable, "-c", "import os, subprocess, sys\n"
          "subprocess.run([sys.executable, '-m', 'gantry_cli.child', str(os.getpid()), 'small_server'])"],
@@ -203,14 +246,14 @@ def test_unusable_host_is_named() -> None:
 
 def test_given_options_win_in_broker_conf(tmp_path: Path) -> None:
     """Each key once; what was typed replaces the default."""
-    plan = StackPlan(
+    plan = SinglePlan(
         host="127.0.0.1",
         name_server_port=1,
         broker_port=2,
         broker_options={"brokerName": "mine", "maxMessageSize": "9"},
     )
 
-    lines = broker_conf(StackDirectory(tmp_path), plan).splitlines()
+    lines = single_broker_conf(StackDirectory(tmp_path), plan).splitlines()
 
     assert lines[0].startswith("#")
     entries = dict(line.split("=", 1) for line in lines[1:])

@@ -14,10 +14,10 @@ from typing import Final, final
 
 from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
-from gantry_cli.local.child import Child
 from gantry_cli.local.clock import machine_boot
 from gantry_cli.local.state import GroupState, MemberRecord
 from gantry_cli.local.whole_file import write_whole
+from gantry_cli.processes import RestartPolicy, ServerProcess
 from gantry_spec.broker_conf import Place, broker_conf, conf_text, template_of
 from gantry_spec.manifest import Spec
 from gantry_spec.observed import Disk, Member, Process, Report
@@ -26,6 +26,16 @@ from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, OrderError
 
 LOOK_TIMEOUT_S: Final = 1.0
+DELAY_S_MAX: Final = 15.0
+"""Between two starts of a process that died six times within a minute."""
+
+
+def local_restart_policy() -> RestartPolicy:
+    """Return the policy of a local group's process, which is never given up.
+
+    The others of its group run on without it, and somebody may be mending what is wrong.
+    """
+    return RestartPolicy(delay_s_max=DELAY_S_MAX)
 
 
 @final
@@ -65,13 +75,13 @@ class LocalMember:
         self._state, self._settings, self._now_ms = state, settings, now_ms
         self._client: OrderClient | None = None
         self._client_boot = ""
-        self.broker: Final = Child(
-            record.name, "gantry_broker", self._broker_arguments, Path(record.log), now_ms, tell, changed
-        )
-        self.broker.is_blocked = self._is_blocked
-        self.sidecar: Final = None if not has_sidecar else Child(
-            f"sidecar of {record.name}", "gantry_admin", self._sidecar_arguments, Path(record.sidecar_log), now_ms,
-            tell, changed,
+        self.broker: Final = ServerProcess(
+            record.name, "gantry_broker", self._broker_arguments, Path(record.log), policy=local_restart_policy(),
+            now_ms=now_ms, report=tell, changed=changed, is_blocked=self._is_blocked,
+        )  # fmt: skip
+        self.sidecar: Final = None if not has_sidecar else ServerProcess(
+            f"sidecar of {record.name}", "gantry_admin", self._sidecar_arguments, Path(record.sidecar_log),
+            policy=local_restart_policy(), now_ms=now_ms, report=tell, changed=changed,
         )  # fmt: skip
         self._sidecar_peers: tuple[str, ...] = ()
 
@@ -83,7 +93,7 @@ class LocalMember:
         return self.is_disk_lost or self._state.is_held(self.record.name, self._now_ms(), machine_boot())
 
     @property
-    def children(self) -> list[Child]:
+    def children(self) -> list[ServerProcess]:
         return [self.broker] if self.sidecar is None else [self.broker, self.sidecar]
 
     @property

@@ -13,12 +13,12 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_cli.local.child import Child
 from gantry_cli.local.clock import now_ms
 from gantry_cli.local.look import Look, MemberView
 from gantry_cli.local.names import member_name
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.local.whole_file import write_whole
+from gantry_cli.processes import ServerProcess
 from gantry_cli.text import duration_text
 from gantry_remoting.addresses import join_address
 from gantry_spec.explain import explain
@@ -31,7 +31,7 @@ from gantry_spec.observed import ObservedShard, Role
 class Publisher:
     """Of one supervisor."""
 
-    def __init__(self, supervisor: Supervisor, name_servers: Sequence[Child]) -> None:
+    def __init__(self, supervisor: Supervisor, name_servers: Sequence[ServerProcess]) -> None:
         self._supervisor: Final = supervisor
         self._name_servers: Final = name_servers
         self._written = b""

@@ -20,7 +20,6 @@ from functools import partial
 from typing import Final, final
 
 from gantry_cli.local.acting import LocalActions
-from gantry_cli.local.child import Child
 from gantry_cli.local.clock import now_ms
 from gantry_cli.local.emptying import Emptying
 from gantry_cli.local.last_words import LastWords
@@ -30,6 +29,7 @@ from gantry_cli.local.member import LocalMember, Settings
 from gantry_cli.local.renewing import renew
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
 from gantry_cli.local.wishes import Wishes
+from gantry_cli.processes import ServerProcess
 from gantry_client.topic_reconciler import MasterTerm
 from gantry_remoting.addresses import join_address
 from gantry_spec import actions as act
@@ -56,8 +56,9 @@ class Supervisor:
 
     def __init__(
         self, state: GroupState, record: GroupRecord, settings: Settings, tell: Callable[[str], None], *,
-        has_sidecars: bool,
+        has_sidecars: bool, make_record: Callable[[int, int], MemberRecord], on_look: Callable[[], None],
     ) -> None:  # fmt: skip
+        """``make_record`` plans a member that an edit adds; ``on_look`` is called after each observation."""
         self.state: Final = state
         self.record: Final = record
         self.settings = settings
@@ -66,10 +67,8 @@ class Supervisor:
         self.decision = Decision()
         self.looks = 0
         self.events: Final[deque[Event]] = deque(maxlen=EVENTS_MAX)
-        self.on_look: Callable[[], None] = lambda: None
-        """Called after each look."""
-        self.make_record: Callable[[int, int], MemberRecord]
         self._has_sidecars: Final = has_sidecars
+        self._make_record, self._on_look = make_record, on_look
         self._told: Final = tell
         self._words: Final = LastWords(state)
         self._wishes: Final = Wishes(state, self.tell)
@@ -109,7 +108,7 @@ class Supervisor:
         if member is None:
             record = self.record.member(shard, number)
             if record is None:
-                record = self.make_record(shard, number)
+                record = self._make_record(shard, number)
                 self.record.members.append(record)
             member = LocalMember(
                 record, self.state, lambda: self.settings, now_ms, self.tell, self.wake, has_sidecar=self._has_sidecars
@@ -121,7 +120,7 @@ class Supervisor:
             for child in member.children:
                 child.start()
 
-    def keep(self, child: Child) -> None:
+    def keep(self, child: ServerProcess) -> None:
         """Run it beside us."""
         assert self._group is not None, "run comes first"
         self._group.create_task(child.run(), name=f"keep {child.name}")
@@ -158,7 +157,7 @@ class Supervisor:
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    async def run(self, name_servers: list[Child]) -> None:
+    async def run(self, name_servers: list[ServerProcess]) -> None:
         """Until cancelled. Raises CliError for a state that cannot be believed."""
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -193,7 +192,7 @@ class Supervisor:
                 assert self._group is not None, "run comes first"
                 self._group.create_task(member.sidecar.restart(), name=f"restart {member.sidecar.name}")
         self.looks += 1
-        self.on_look()
+        self._on_look()
         return is_busy
 
     def _act(self) -> bool:
@@ -297,9 +296,9 @@ class Supervisor:
 
     async def stop(self) -> list[str]:
         """Stop all members, masters first, so that slaves get the rest; the names of those that had to be killed."""
-        masters: list[Child] = []
-        others: list[Child] = []
-        sidecars: list[Child] = []
+        masters: list[ServerProcess] = []
+        others: list[ServerProcess] = []
+        sidecars: list[ServerProcess] = []
         for member in self.members.values():
             is_master = member.report is not None and member.report.role is Role.MASTER
             (masters if is_master else others).append(member.broker)

@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -14,10 +13,10 @@ from typing import Final, final
 from gantry_cli.errors import CliError, explain
 from gantry_cli.faces import Face
 from gantry_cli.local.access import access_of, make_replication_secret
-from gantry_cli.local.child import Child
 from gantry_cli.local.clock import now_ms
 from gantry_cli.local.console import console_address
 from gantry_cli.local.editing import Edits, read_manifest
+from gantry_cli.local.member import local_restart_policy
 from gantry_cli.local.orphans import wait_for_end
 from gantry_cli.local.plan import (
     DEFAULT_MANIFEST,
@@ -35,9 +34,9 @@ from gantry_cli.local.state import GroupState, MemberRecord, NameServerRecord
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.local.topics import LocalTopicReconciler
 from gantry_cli.local.whole_file import write_whole
-from gantry_cli.own_name import own_name
+from gantry_cli.processes import ServerProcess
 from gantry_cli.round_trip import RoundTrip, round_trip
-from gantry_cli.running import claim, stop_signal, until
+from gantry_cli.running import Summary, claim, first_error, is_listening, own_name, run_until_stopped
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_client import ClientError
 from gantry_remoting.addresses import join_address
@@ -117,15 +116,16 @@ class GroupRun:
         make_replication_secret(self._access)
         settings = settings_of(group, self.record, choice.root, self._access, has_sidecars=has_sidecars)
         self._token: Final = self.state.token()
-        self.supervisor: Final = Supervisor(self.state, self.record, settings, self._tell, has_sidecars=has_sidecars)
         self._planner: Final = planner
-        self.supervisor.make_record = self._make_record
+        self.supervisor: Final = Supervisor(
+            self.state, self.record, settings, self._tell, has_sidecars=has_sidecars, make_record=self._make_record,
+            on_look=self._looked,
+        )  # fmt: skip
         self._has_sidecars: Final = has_sidecars
         self._name_servers: Final = [self._name_server(one) for one in self.record.name_servers]
         self._publisher: Final = Publisher(self.supervisor, self._name_servers)
         self._edits: Final = Edits(self.supervisor, group, has_sidecars=has_sidecars)
         self._topics: Final = LocalTopicReconciler(";".join(self.record.addresses), self._access)
-        self.supervisor.on_look = self._looked
         self._is_ready = asyncio.Event()
         self._is_quiet = True
 
@@ -139,13 +139,14 @@ class GroupRun:
         if not self._is_quiet:
             self._face.report(text)
 
-    def _name_server(self, record: NameServerRecord) -> Child:
+    def _name_server(self, record: NameServerRecord) -> ServerProcess:
         conf = self.state.conf(record.name)
         write_whole(conf, self._access.name_server_conf.encode(), mode=0o644, is_durable=False)
         arguments = ("--listen", record.address, "--data", record.data, "-c", str(conf))
-        return Child(
-            record.name, "gantry_nameserver", lambda: arguments, Path(record.log), now_ms, self._tell, lambda: None
-        )
+        return ServerProcess(
+            record.name, "gantry_nameserver", lambda: arguments, Path(record.log), policy=local_restart_policy(),
+            now_ms=now_ms, report=self._tell,
+        )  # fmt: skip
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -153,15 +154,7 @@ class GroupRun:
         """Until a signal comes. Raises CliError."""
         for note in self.record.notes:
             self._face.report(note)
-        stopped = stop_signal()
-        try:
-            await until(stopped, self._work())
-        finally:
-            self._face.report("stopping")
-            killed = await self._stop()
-        if killed:
-            raise CliError(f"had to kill {', '.join(killed)} after waiting in vain", "see the logs")
-        self._face.report("stopped")
+        await run_until_stopped(self._work, self._stop, self._face)
 
     async def _work(self) -> None:
         try:
@@ -172,7 +165,7 @@ class GroupRun:
                 if not self._face.is_detached:
                     group.create_task(self._stream(), name="stream state")
         except* CliError as errors:
-            raise _first(errors) from None
+            raise first_error(errors) from None
 
     async def _start(self) -> None:
         """Until a message has come back. Raises CliError with the reason for which none does."""
@@ -260,47 +253,17 @@ class GroupRun:
             return f"{self.record.console_url}   (address to open it: {own_name()} console)"
 
     def _summary(self, trip: RoundTrip) -> str:
-        record, gantry = self.record, own_name()
-        name_server = ";".join(record.addresses)
-        is_here = self._directory.path == StackDirectory(Path(".gantry/local")).path
-        namesrv = "" if name_server == "127.0.0.1:9876" else f" -n '{name_server}'"
-        data = "" if is_here else f" --data {self._directory.path}"
-        stop = f"{gantry} down{data}" if self._face.is_detached else "Ctrl-C"
-        lines = ["Gantry is up.", f"  name server   {name_server}"]
+        record = self.record
+        text = Summary(self._directory, ";".join(record.addresses), trip, is_detached=self._face.is_detached)
+        lines = [f"  name server   {';'.join(record.addresses)}"]
         for member in record.members:
             sidecar = f"   sidecar {member.sidecar_url}" if self._has_sidecars else ""
             lines.append(f"  {member.name:<13} {join_address(record.host, member.port)}{sidecar}")
         if self._has_sidecars:
             lines.append(f"  console       {self._console_address()}")
-        lines += [
-            f"  data, logs    {self._directory.path}",
-            f"  checked       1 message sent and read back in {trip.elapsed_ms:.1f} ms "
-            f"({trip.queue.topic}, queue {trip.queue.queue_id}, offset {trip.queue_offset})",
-            "",
-            "Next steps",
-            f'  1. From Java:   producer.setNamesrvAddr("{name_server}");   (consumers the same)',
-            f'  2. From here:   {gantry} produce{namesrv} hello "first message" && {gantry} consume{namesrv} hello',
-            f"  3. Look at it:  {gantry} status{data} --watch   (stop with {stop})",
-            f"  4. Break it:    {gantry} kill{data} master-0, and watch a slave take over",
-            "",
-        ]
-        return "\n".join(lines)
-
-
-async def is_listening(host: str, port: int) -> bool:
-    """Whether somebody takes connections there."""
-    try:
-        _, writer = await asyncio.open_connection(host, port)
-    except OSError:
-        return False
-    writer.close()
-    return True
-
-
-def _first(errors: BaseExceptionGroup[CliError]) -> CliError:
-    """The one at the bottom of groups of groups."""
-    found: Sequence[BaseException] = errors.exceptions
-    while isinstance(found[0], BaseExceptionGroup):
-        found = found[0].exceptions
-    assert isinstance(found[0], CliError), "nothing else was caught"
-    return found[0]
+        lines.append(f"  data, logs    {self._directory.path}")
+        steps = (
+            f"Look at it:  {text.gantry} status{text.data} --watch   (stop with {text.stop})",
+            f"Break it:    {text.gantry} kill{text.data} master-0, and watch a slave take over",
+        )
+        return text.with_lines(lines, steps)

@@ -1,7 +1,7 @@
-"""Process 1 of a container: it keeps one server running, ends it when it is told to, and buries whoever is left over.
+"""Process 1 of a container: it keeps one server running, ends it when asked to, and reaps processes without a parent.
 
     SIGTERM, SIGINT   the server is asked to end, however long it takes; its exit code is ours (killed by N: 128 + N)
-    the server dies   it is started again, as `pod_restart_policy` says
+    the server dies   it is started again, as `ProcessLife` decides with `pod_restart_policy`
     it stands still   it is killed, and so starts again; while it is asked to end nobody hurries it
     a change          what it was started with is no longer so: it is asked to end, and started again at once
     a connection      to the alive port is taken and closed: whoever asks learns that this loop turns
@@ -26,18 +26,16 @@ from types import FrameType
 from typing import Final, final
 
 from gantry_cli.pod.addresses import NotYet
-from gantry_cli.processes import RestartPolicy, exit_text, server_command
+from gantry_cli.processes import Phase, ProcessLife, RestartPolicy, exit_text, restart_text, server_command
 
 TICK_S: Final = 1.0
 EXIT_USAGE: Final = 2
 """Of a server whose settings are wrong: starting it again would mend nothing."""
-_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
-
-
 AT_ONCE_MAX: Final = 5
 DELAY_S_MAX: Final = 16.0
 SHORT_LIVES_MAX: Final = 12
 """Lives of less than a minute in a row, after which the container ends and kubelet backs off in its way."""
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def pod_restart_policy() -> RestartPolicy:
@@ -46,7 +44,12 @@ def pod_restart_policy() -> RestartPolicy:
     Kubelet would wait 15 s from the second crash on, and longer each time. A broker that finds its write buffers again
     loses nothing by a crash, so that wait would be the only damage.
     """
-    return RestartPolicy(at_once_max=AT_ONCE_MAX, delay_s_max=DELAY_S_MAX, short_lives_max=SHORT_LIVES_MAX)
+    return RestartPolicy(
+        at_once_max=AT_ONCE_MAX,
+        delay_s_max=DELAY_S_MAX,
+        short_lives_max=SHORT_LIVES_MAX,
+        final_codes=frozenset({EXIT_USAGE}),
+    )
 
 
 def unchanged() -> bool:
@@ -78,13 +81,9 @@ class PodSupervisor:
 
     def __init__(self, charge: Charge) -> None:
         self._charge = charge
-        self._restarts = pod_restart_policy()
+        self._life = ProcessLife(pod_restart_policy())
         self._process: subprocess.Popen[bytes] | None = None
-        self._started = 0.0
-        self._start_at: float | None = 0.0
-        """When to start it next; None while it runs."""
         self._is_ending = False
-        self._is_renewing = False
         self._said = ""
 
     def run(self) -> int:
@@ -104,6 +103,7 @@ class PodSupervisor:
                 listener = stack.enter_context(socket.create_server(self._charge.alive, backlog=16))
                 listener.setblocking(False)
                 selector.register(listener, selectors.EVENT_READ, self._greet)
+            self._life.want(time.monotonic())
             while True:
                 code = self._turn()
                 if code is not None:
@@ -116,18 +116,22 @@ class PodSupervisor:
             self._is_ending = True
 
     def _turn(self) -> int | None:
-        """Whatever is to be done now; an exit code if that is the end."""
-        code = self._buried()
-        if code is not None and (self._is_ending or not self._comes_back(code)):
-            return code if code >= 0 else 128 - code
-        if self._process is None:
-            if self._is_ending:
-                return 0
-            if self._start_at is not None and time.monotonic() >= self._start_at:
-                self._start()
-        elif self._is_ending or self._charge.is_changed():
-            self._ask_to_end(self._process)
-        elif self._charge.is_still():
+        """Do what is due now. Returns the exit code of this process if that is the end."""
+        life = self._life
+        if self._is_ending and life.unwant():
+            self._ask_to_end()
+        code = self._reap()
+        if code is not None:
+            self._record_end(code)
+        if life.phase in (Phase.STOPPED, Phase.FAILED):
+            return 0 if code is None else code if code >= 0 else 128 - code
+        if life.phase is Phase.WAITING and time.monotonic() >= life.start_at_s:
+            self._start()
+        elif life.phase is Phase.RUNNING and self._charge.is_changed():
+            life.renew()
+            self._ask_to_end()
+        elif life.phase is Phase.RUNNING and self._charge.is_still():
+            assert self._process is not None, "it runs"
             self._say(f"the {self._charge.name} lives and stands still: it is killed")
             os.kill(self._process.pid, signal.SIGKILL)
         return None
@@ -137,24 +141,22 @@ class PodSupervisor:
             words = self._charge.command()
         except NotYet as reason:
             self._say_once(f"not yet: {reason}")
-            self._start_at = time.monotonic() + TICK_S
+            self._life.postpone(time.monotonic(), TICK_S)
             return
         self._said = ""
-        self._is_renewing = False
         self._process = subprocess.Popen(server_command(*words), stdin=subprocess.DEVNULL)
-        self._started, self._start_at = time.monotonic(), None
+        self._life.started(time.monotonic())
 
-    def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
-        """Send SIGTERM once: a second signal is no order to hurry.
+    def _ask_to_end(self) -> None:
+        """Send SIGTERM.
 
-        ``Popen.send_signal`` would poll a process that has just ended, and ``_buried`` would never learn of its end.
+        ``Popen.send_signal`` would poll a process that has just ended, and ``_reap`` would never learn of its end.
         """
-        if not self._is_renewing:
-            self._is_renewing = True
-            os.kill(process.pid, signal.SIGTERM)
+        assert self._process is not None, "it runs"
+        os.kill(self._process.pid, signal.SIGTERM)
 
-    def _buried(self) -> int | None:
-        """Take leave of everybody who died; the exit code of the server if it was among them, -N if N killed it."""
+    def _reap(self) -> int | None:
+        """Wait for all processes that have ended. Returns the server's exit code if it was one, -N if N killed it."""
         found = None
         while True:
             try:
@@ -168,31 +170,26 @@ class PodSupervisor:
                 self._process.returncode = found  # or its own wait would look for it once more
                 self._process = None
 
-    def _comes_back(self, code: int) -> bool:
-        """Decide when the server is started again; False if never."""
-        name, now = self._charge.name, time.monotonic()
-        if self._is_renewing:
+    def _record_end(self, code: int) -> None:
+        """Say what comes after the server's end, unless it was asked to end for good."""
+        name, how = self._charge.name, exit_text(code)
+        delay = self._life.ended(code, time.monotonic())
+        if delay is not None:
+            recent = self._life.policy.recent
+            self._say(
+                f"the {name} {how}; {restart_text(delay)} (death {recent} of a minute, {AT_ONCE_MAX} are at once)"
+            )
+        elif self._life.phase is Phase.WAITING:
             self._say(f"the {name} has ended, and starts with what is new")
-            self._start_at = now
-            return True
-        how = exit_text(code)
-        if code == EXIT_USAGE:
+        elif self._life.phase is Phase.FAILED and code == EXIT_USAGE:
             self._say(f"the {name} {how}: its settings are wrong, and it is not started again")
-            return False
-        delay = self._restarts.delay_after_death(self._started, now)
-        if delay is None:
+        elif self._life.phase is Phase.FAILED:
             self._say(f"the {name} {how} again and again: it is left to kubelet")
-            return False
-        when = "at once" if not delay else f"in {delay:.0f} s"
-        recent = self._restarts.recent
-        self._say(f"the {name} {how}; it starts again {when} (death {recent} of a minute, {AT_ONCE_MAX} are at once)")
-        self._start_at = now + delay
-        return True
 
     def _pause_s(self) -> float:
-        if self._start_at is None:
+        if self._life.phase is not Phase.WAITING:
             return TICK_S
-        return min(TICK_S, max(0.0, self._start_at - time.monotonic()))
+        return min(TICK_S, max(0.0, self._life.start_at_s - time.monotonic()))
 
     def _drain(self, woken: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
