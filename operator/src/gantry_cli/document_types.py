@@ -27,14 +27,18 @@ from gantry_cli.documents import (
 )
 from gantry_cli.group_documents import ClusterDocument, ExplainDocument
 from gantry_cli.ha_documents import MembersDocument, MoveDocument
-from gantry_cli.kube.documents import GroupLook, KubeExplainDocument, OrderDocument
+from gantry_cli.kube.documents import GroupLook, KubeExplainDocument
 from gantry_cli.migrate_plan import Outcome
+from gantry_cli.orders import OrderDocument
 from gantry_cli.store_documents import RecordDocument, VerifyDocument
 from gantry_status.orders import HaStatus, Promised
 
 DOCUMENTS: Final[dict[str, Any]] = {
     "gantry status": ClusterDocument,
     "gantry explain": ExplainDocument,
+    "gantry promote": OrderDocument,
+    "gantry fence": OrderDocument,
+    "gantry restore": OrderDocument,
     "gantry topic list": list[str],
     "gantry topic create": TopicCreatedDocument,
     "gantry topic delete": TopicDeletedDocument,

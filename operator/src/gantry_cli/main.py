@@ -32,7 +32,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Run": {
         "up": Entry("gantry_cli.up", "up", "Start a group of brokers here, and prove that it works."),
         "apply": Entry("gantry_cli.local.apply", "apply", "Hand a changed manifest over to the local group."),
-        "promote": Entry("gantry_cli.local.promote", "promote", "Move the master's role in a shard of the group."),
+        "promote": Entry("gantry_cli.kube.commands", "promote", "Move the master's role in a shard of the group."),
         "fence": Entry(
             "gantry_cli.kube.commands", "fence", "Have a shard in a cluster take no sends, and keep its master."
         ),
@@ -48,12 +48,12 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Look": {
         "status": Entry("gantry_cli.status", "status", "Show name servers, brokers, topics and groups."),
         "explain": Entry(
-            "gantry_cli.local.explain", "explain", "Say what would happen if a master of the group died now."
+            "gantry_cli.kube.commands", "explain", "Say what would happen if a master of the group died now."
         ),
         "console": Entry(
             "gantry_cli.local.console", "console", "Print an address that opens the local group's console."
         ),
-        "bundle": Entry("gantry_cli.local.bundle", "bundle", "Pack what explains the group into one file."),
+        "bundle": Entry("gantry_cli.kube.commands", "bundle", "Pack what explains the group into one file."),
         "topic": Entry("gantry_cli.topic", "topic", "List, create, delete and describe topics."),
         "store": Entry("gantry_cli.store", "store", "Look into the files of a store, ours or RocketMQ's."),
     },

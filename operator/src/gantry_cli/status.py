@@ -16,7 +16,7 @@ from gantry_cli.examples import examples
 from gantry_cli.group_documents import ClusterDocument
 from gantry_cli.kube.cluster import Target
 from gantry_cli.kube.completing import complete_cluster_group
-from gantry_cli.kube.options import cluster_options, exec_option, group_named
+from gantry_cli.kube.options import cluster_options, group_named, no_exec
 from gantry_cli.kube.showing import show_status
 from gantry_cli.local.look import Look
 from gantry_cli.local.looking import running_look
@@ -55,7 +55,7 @@ from gantry_client import Admin
 )
 @click.option("--watch", "is_watching", is_flag=True, help="Show it again every second, until Ctrl-C.")
 @cluster_options
-@exec_option
+@no_exec("Ask no sidecar of bg/GROUP: that runs a program in its pods.")
 @output_option
 def status(
     group: str | None, target: Target, may_exec: bool,

@@ -15,9 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from gantry_cli.kube import completing
+from gantry_cli.kube.commands import plain_name
 from gantry_cli.kube.naming import group_word
 from gantry_cli.kube.packing import TAKEN_OUT, scrubbed, scrubbed_text
-from gantry_cli.kube.plugin import cli, plain_name
+from gantry_cli.kube.plugin import cli
 from gantry_cli.main import cli as gantry
 from gantry_testing.tree import PYTHON_PATH
 

@@ -17,7 +17,7 @@ from gantry_cli.local.access import Access
 from gantry_cli.local.kill import _down_ms, kill
 from gantry_cli.local.lease_file import LeaseFile
 from gantry_cli.local.look import Event, Look, MemberView
-from gantry_cli.local.promote import _leave
+from gantry_cli.local.promote import leave_order
 from gantry_cli.local.screen import render
 from gantry_cli.local.state import GroupState
 from gantry_cli.round_trip import CHECK_TOPIC
@@ -116,9 +116,9 @@ async def test_a_second_order_never_reaches_another_process(serve: Callable[[], 
 def test_an_order_replaces_the_one_before_for_its_shard_only(tmp_path: Path) -> None:
     """One order for each shard stands; what follows @ makes each another one."""
     state = GroupState(tmp_path)
-    _leave(state, 0, "0=2@1", "0")
-    _leave(state, 1, "1@2", "0")
-    _leave(state, 0, "0@3", "0")
+    leave_order(state, 0, "0=2@1", "0")
+    leave_order(state, 1, "1@2", "0")
+    leave_order(state, 0, "0@3", "0")
 
     assert state.read_annotations() == {PROMOTE: "1@2,0@3", ACCEPT_LOSS: "0"}
 
@@ -126,12 +126,12 @@ def test_an_order_replaces_the_one_before_for_its_shard_only(tmp_path: Path) -> 
 def test_an_accepted_loss_is_not_lent_to_another_order(tmp_path: Path) -> None:
     """The annotation holds for all orders that stand: so a second one must accept the same, or wait."""
     state = GroupState(tmp_path)
-    _leave(state, 0, "0@1", "0")
+    leave_order(state, 0, "0@1", "0")
 
     with pytest.raises(CliError, match="an order for shard 0 stands, which accepts 0"):
-        _leave(state, 1, "1@2", "any")
+        leave_order(state, 1, "1@2", "any")
     with pytest.raises(CliError, match="is no size"):
-        _leave(state, 0, "0@3", "much")
+        leave_order(state, 0, "0@3", "much")
 
     assert state.read_annotations() == {PROMOTE: "0@1", ACCEPT_LOSS: "0"}
 

@@ -19,7 +19,8 @@ from scripted_kubelet import Outcome, scripted_kubelet
 
 from gantry_cli.kube import ordering, waiting
 from gantry_cli.kube.cluster import Cluster
-from gantry_cli.kube.documents import GroupLook, KubeExplainDocument, OrderDocument
+from gantry_cli.kube.documents import GroupLook, KubeExplainDocument
+from gantry_cli.orders import OrderDocument, with_promotion
 
 pytestmark = pytest.mark.needs_api_server
 
@@ -333,7 +334,7 @@ def test_whoever_is_faster_is_not_overwritten(scene: Scene, monkeypatch: pytest.
             return patch(self, kind, name, {"metadata": {"annotations": change["metadata"]["annotations"]}})
 
         monkeypatch.setattr(Cluster, "patch", careless)
-    real, others = ordering.with_promotion, ["1=2@faster"]
+    real, others = with_promotion, ["1=2@faster"]
 
     def slow(*arguments: Any) -> Any:
         change = real(*arguments)

@@ -20,8 +20,9 @@ from operator_world.http_kubernetes import TOKEN, HttpKubernetes
 from operator_world.play import SYNC, Play
 from test_operator_withheld import lost_without_proof
 
-from gantry_cli.kube.documents import GroupLook, KubeExplainDocument, OrderDocument
+from gantry_cli.kube.documents import GroupLook, KubeExplainDocument
 from gantry_cli.kube.plugin import cli
+from gantry_cli.orders import OrderDocument
 from gantry_spec.manifest.annotations import PROMOTE
 
 

@@ -144,25 +144,3 @@ class KubeExplainDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The same for programs; empty if `source` is `status`."""
     left_out: list[str]
     """What could not be seen, and why."""
-
-
-@final
-class OrderDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`kubectl gantry promote`, `fence` and `restore`: an order, and what came of it."""
-
-    context: str
-    namespace: str
-    group: str
-    shard: int
-    order: str
-    """What was put into the annotation."""
-    is_done: bool
-    """False with `--timeout 0`: the order is left, and nobody has waited for it."""
-    master: str
-    """The pod that is the master now; empty if none is."""
-    epoch: int
-    before_master: str
-    before_epoch: int
-    waited_ms: int
-    message: str
-    """For people."""

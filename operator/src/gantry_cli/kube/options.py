@@ -56,12 +56,9 @@ cluster_options: Final = target_options("--namespace", of="bg/GROUP", context_he
 """For `gantry`, where `-n` is the name server of clients."""
 
 
-def exec_option(command: F) -> F:
+def no_exec(help_text: str) -> Callable[[F], F]:
     """--no-exec: leave the insides of pods alone."""
-    return click.option(
-        "--no-exec", "may_exec", is_flag=True, flag_value=False, default=True,
-        help="Ask no sidecar of bg/GROUP: that runs a program in its pods.",
-    )(command)  # fmt: skip
+    return click.option("--no-exec", "may_exec", is_flag=True, flag_value=False, default=True, help=help_text)
 
 
 def group_named(word: str | None, target: Target) -> str | None:
@@ -76,10 +73,3 @@ def group_named(word: str | None, target: Target) -> str | None:
         raise Mistyped(f"{word!r} names no group", HERE)
     refuse_ignored(f"with bg/{name}", ignored=LOCAL_ONLY)
     return name
-
-
-def group_before(words: tuple[str, ...], target: Target) -> str | None:
-    """The same where the group stands before another word. Raises click's UsageError for more words than two."""
-    if len(words) > 2:
-        raise click.UsageError(f"too much was typed: {' '.join(words[2:])}")
-    return group_named(words[0] if len(words) == 2 else None, target)

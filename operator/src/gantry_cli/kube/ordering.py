@@ -12,12 +12,9 @@ it, and it is said how to take it back.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
-
-import click
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.kube.cluster import Cluster, Object
@@ -28,8 +25,9 @@ from gantry_cli.kube.look import group_from, shards_of
 from gantry_cli.kube.naming import pod_of
 from gantry_cli.kube.seen import annotations_of
 from gantry_cli.kube.waiting import Asked, Waiting, shard_of
+from gantry_cli.orders import parse_promotion, with_promotion
 from gantry_spec.manifest import ManifestError
-from gantry_spec.manifest.annotations import ACCEPT_LOSS, FENCE, PROMOTE, RESTORE, wanted
+from gantry_spec.manifest.annotations import FENCE, RESTORE, wanted
 
 TRIES: Final = 5
 CONFLICT: Final = 409
@@ -42,30 +40,13 @@ Change = Mapping[str, str | None]
 
 def promote(asked: Asked, order: str, loss: str) -> None:
     """`SHARD[=MEMBER]` becomes an order, and is waited for. Raises CliError."""
-    match = re.fullmatch(r"(\d{1,3})(?:=(\d{1,3}))?", order, re.ASCII)
-    if match is None:
-        raise click.BadParameter(f"{order!r} is no order: write 0, or 0=2 for member 2 of shard 0", param_hint="SHARD")
-    shard, member = int(match[1]), int(match[2] or 0)
+    shard, member = parse_promotion(order)
     cluster, document = open_group(asked.target, asked.group)
     _check_member(document, shard, member)
     mine = f"{order}@{time.time_ns() // 1_000_000}"
     waiting = Waiting(cluster, document, asked, shard, mine)
     leave(cluster, document, lambda annotations: with_promotion(annotations, shard, mine, loss))
     waiting.until_taken_off(pod_of(str(document["metadata"]["name"]), shard, member) if member else "")
-
-
-def with_promotion(annotations: Mapping[str, str], shard: int, order: str, loss: str) -> Change:
-    """The order beside those for other shards. Raises CliError when it cannot stand with them."""
-    try:
-        others = [one for one in wanted(annotations).orders if one.shard != shard]
-        old_loss = annotations.get(ACCEPT_LOSS, "0")
-        if others and old_loss != loss:
-            raise CliError(f"an order for shard {others[0].shard} stands, which accepts {old_loss}", "wait for its end")
-        change = {PROMOTE: ",".join([*(one.id for one in others), order]), ACCEPT_LOSS: loss}
-        wanted({**annotations, **change})
-    except ManifestError as error:
-        raise CliError("; ".join(map(str, error.problems)), "see `kubectl annotate --help`") from error
-    return change
 
 
 # -- fence -------------------------------------------------------------------------------------------------------------
@@ -118,13 +99,6 @@ def with_restored(annotations: Mapping[str, str], shard: int) -> Change:
     except ManifestError as error:
         raise CliError("; ".join(map(str, error.problems)), "mend this annotation first") from error
     return {RESTORE: ",".join(map(str, sorted(restored)))}
-
-
-def shard_number(text: str) -> int:
-    """Of a word that was typed. Raises click's BadParameter."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 3):
-        raise click.BadParameter(f"{text!r} is no shard: write 0", param_hint="SHARD")
-    return int(text)
 
 
 # -- all -------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """`kubectl gantry`: the commands about groups in a cluster, as users of kubectl expect them.
 
-kubectl runs an executable `kubectl-gantry` for `kubectl gantry`, and `kubectl_complete-gantry` for the Tab key. Here
-`-n` is the namespace and a group is named as it is, so these are commands of their own, over the functions that
-`gantry status bg/GROUP` and its sisters call.
+kubectl runs an executable `kubectl-gantry` for `kubectl gantry`, and `kubectl_complete-gantry` for the Tab key. The
+commands are those of ``gantry_cli.kube.commands``, mounted with kubectl's way to name a group. Only `status` is written
+here, since `gantry status` is about any cluster of clients.
 """
 
 from __future__ import annotations
@@ -10,60 +10,30 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 import click
 from click.shell_completion import ShellComplete
 
-from gantry_cli.errors import Mistyped, failures_as_exit_codes
+from gantry_cli.errors import failures_as_exit_codes
 from gantry_cli.examples import examples
-from gantry_cli.kube import ordering
-from gantry_cli.kube.cluster import Target
-from gantry_cli.kube.completing import complete_group
-from gantry_cli.kube.naming import group_word
-from gantry_cli.kube.options import target_options
-from gantry_cli.kube.packing import pack_and_say
-from gantry_cli.kube.showing import show_explanation, show_status
-from gantry_cli.kube.waiting import Asked
+from gantry_cli.kube.commands import (
+    ClusterGroup,
+    Kubectl,
+    bundle_command,
+    explain_command,
+    fence_command,
+    promote_command,
+    restore_command,
+)
+from gantry_cli.kube.showing import show_status
 from gantry_cli.output import Form, output_option
 
 PROGRAM: Final = "kubectl gantry"
 DIRECTIVE_NO_FILES: Final = 4
 """What kubectl reads behind the names: offer no files besides."""
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-where_options: Final = target_options("-n", "--namespace", context_help="[default: the kubeconfig's]")
-
-
-def group_argument(command: F) -> F:
-    """GROUP, which may be left out where there is only one, and may be written bg/GROUP."""
-    return click.argument(
-        "group", required=False, shell_complete=complete_group, callback=lambda _c, _p, value: plain_name(value)
-    )(command)
-
-
-def plain_name(text: str | None) -> str | None:
-    """`orders` of `orders` and of `bg/orders`. Raises Mistyped for another kind."""
-    if text is None or "/" not in text:
-        return text
-    name = group_word(text)
-    if not name:
-        raise Mistyped(f"{text!r} names no group", "write its name, or bg/NAME")
-    return name
-
-
-no_exec = click.option(
-    "--no-exec", "may_exec", is_flag=True, flag_value=False, default=True,
-    help="Ask no sidecar: that runs a program in its pod.",
-)  # fmt: skip
-timeout = click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0, 86_400), default=60.0, show_default=True,
-    help="How long to wait for it, in seconds; 0 only leaves the order.",
-)  # fmt: skip
+KUBECTL: Final = Kubectl()
 
 
 @click.group(
@@ -90,125 +60,21 @@ def cli() -> None:
         ("kubectl gantry status orders -O json | jq .members", "for programs"),
     )
 )
-@group_argument
-@where_options
-@no_exec
+@KUBECTL.group()
+@KUBECTL.exec_option
 @click.option("--watch", "-w", "is_watching", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @output_option
-def status(group: str | None, target: Target, may_exec: bool, is_watching: bool, form: Form) -> None:
+def status(group: ClusterGroup, may_exec: bool, is_watching: bool, form: Form) -> None:
     """Show shards, brokers, what is at risk, and what is being done.
 
     From the group's status, its pods, and what every sidecar says now. The exit code is 1 when a shard does not
     acknowledge.
     """
-    show_status(target, group, form, is_watching=is_watching, may_exec=may_exec)
+    show_status(group.target, group.name, form, is_watching=is_watching, may_exec=may_exec)
 
 
-@cli.command(
-    epilog=examples(
-        ("kubectl gantry explain orders", "who would take over, and what would be lost"),
-        ("kubectl gantry explain orders -O json | jq '.outlook[0].winner'", "for programs"),
-    )
-)
-@group_argument
-@where_options
-@no_exec
-@output_option
-def explain(group: str | None, target: Target, may_exec: bool, form: Form) -> None:
-    """Say what would happen if a master died now.
-
-    Candidates, what blocks each, and the loss in bytes, counted from what sidecars say now by the functions by which
-    the operator decides; where they may not be asked, as the operator has written it last.
-    """
-    show_explanation(target, group, form, may_exec=may_exec)
-
-
-@cli.command(
-    epilog=examples(
-        ("kubectl gantry promote orders 0", "shard 0: whoever is furthest, without losing anything"),
-        ("kubectl gantry promote orders 0=2", "member 2, which is the pod orders-0-slave-0"),
-        ("kubectl gantry promote orders 0 --accept-loss 64Mi", "though so much may be lost"),
-    )
-)
-@click.argument("words", nargs=-1, required=True, metavar="[GROUP] SHARD[=MEMBER]", shell_complete=complete_group)
-@where_options
-@click.option("--accept-loss", default="0", metavar="SIZE|any", help="How much this promotion may lose.")
-@timeout
-@output_option
-def promote(words: tuple[str, ...], target: Target, accept_loss: str, timeout_s: float, form: Form) -> None:
-    """Move the master's role in a shard, and wait until it is so.
-
-    The order is the annotation gantry.dev/promote. It stands when this command gives up waiting.
-    """
-    group, shard = group_and_shard(words)
-    ordering.promote(Asked(target, group, form, timeout_s), shard, accept_loss)
-
-
-@cli.command(
-    epilog=examples(
-        ("kubectl gantry fence orders 0", "shard 0 takes no sends, and its master stays"),
-        ("kubectl gantry fence orders 0 --lift", "it takes them again"),
-    )
-)
-@click.argument("words", nargs=-1, required=True, metavar="[GROUP] SHARD", shell_complete=complete_group)
-@where_options
-@click.option("--lift", "is_lifted", is_flag=True, help="Take the fence away.")
-@timeout
-@output_option
-def fence(words: tuple[str, ...], target: Target, is_lifted: bool, timeout_s: float, form: Form) -> None:
-    """Have a shard take no sends and keep its master, until the fence is lifted.
-
-    The order is the annotation gantry.dev/fence, which stands until --lift takes the shard out of it.
-    """
-    group, shard = group_and_shard(words)
-    ordering.fence(Asked(target, group, form, timeout_s), ordering.shard_number(shard), is_lifted=is_lifted)
-
-
-@cli.command(
-    epilog=examples(
-        ("kubectl gantry restore orders 0", "say what may be lost if shard 0 begins with what is there"),
-        ("kubectl gantry restore orders 0 --yes", "begin"),
-    )
-)
-@click.argument("words", nargs=-1, required=True, metavar="[GROUP] SHARD", shell_complete=complete_group)
-@where_options
-@click.option("--yes", "is_confirmed", is_flag=True, help="Give up what no volume has.")
-@timeout
-@output_option
-def restore(words: tuple[str, ...], target: Target, is_confirmed: bool, timeout_s: float, form: Form) -> None:
-    """Begin a shard of a group that was lost with the volumes that were kept.
-
-    The operator does that by itself where they prove that nothing lacks, and waits for this order where they do not.
-    """
-    group, shard = group_and_shard(words)
-    asked = Asked(target, group, form, timeout_s)
-    ordering.restore(asked, ordering.shard_number(shard), is_confirmed=is_confirmed)
-
-
-@cli.command(
-    epilog=examples(
-        ("kubectl gantry bundle orders", "into gantry-bundle-orders-TIME.tar.gz here"),
-        ("kubectl gantry bundle orders --to /tmp/orders.tar.gz", "elsewhere"),
-    )
-)
-@group_argument
-@where_options
-@no_exec
-@click.option("--to", "path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Where it goes.")
-def bundle(group: str | None, target: Target, may_exec: bool, path: Path | None) -> None:
-    """Pack what explains a group into one file.
-
-    Objects, events, logs, also of containers that have ended, what sidecars pack, and the operator's log. No Secret is
-    read, and what looks like one is taken out.
-    """
-    pack_and_say(target, group, path, may_exec=may_exec)
-
-
-def group_and_shard(words: tuple[str, ...]) -> tuple[str | None, str]:
-    """The last word is the shard. Raises click's UsageError for too many."""
-    if len(words) > 2:
-        raise click.UsageError(f"too much was typed: {' '.join(words[2:])}")
-    return (plain_name(words[0]) if len(words) == 2 else None), words[-1]
+for build in (explain_command, promote_command, fence_command, restore_command, bundle_command):
+    cli.add_command(build(KUBECTL))
 
 
 def main() -> NoReturn:

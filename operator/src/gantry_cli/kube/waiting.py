@@ -16,13 +16,14 @@ import click
 
 from gantry_cli.errors import CliError
 from gantry_cli.kube.cluster import Cluster, Object, Target
-from gantry_cli.kube.documents import OrderDocument, ShardLook
+from gantry_cli.kube.documents import ShardLook
 from gantry_cli.kube.faults import Refusal, harmless, line_of
 from gantry_cli.kube.groups import group_again
 from gantry_cli.kube.kinds import LEASES
 from gantry_cli.kube.look import shards_of
 from gantry_cli.kube.naming import lease_of
 from gantry_cli.kube.seen import annotations_of
+from gantry_cli.orders import OrderDocument
 from gantry_cli.output import Form, show
 from gantry_spec.lease_annotations import BadRecord, record_of
 from gantry_spec.manifest.annotations import PROMOTE, RESTORE

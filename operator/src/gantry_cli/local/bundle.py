@@ -18,13 +18,7 @@ from typing import Final
 import click
 
 from gantry_cli.errors import Absent, CliError
-from gantry_cli.examples import examples
-from gantry_cli.kube.cluster import Target
-from gantry_cli.kube.completing import complete_cluster_group
-from gantry_cli.kube.options import cluster_options, exec_option, group_named
-from gantry_cli.kube.packing import pack_and_say
 from gantry_cli.local.state import GroupRecord, GroupState
-from gantry_cli.options import data_option
 from gantry_cli.processes import boot_id_of
 from gantry_cli.progress import waiting
 from gantry_cli.text import bytes_text
@@ -36,29 +30,8 @@ TRY_AGAIN_S: Final = 1.0
 RECORDS: Final = ("manifest.yaml", "group.json", "annotations.json", "held.json", "words.json", "decision.json")
 
 
-@click.command(
-    epilog=examples(
-        ("gantry bundle", "into gantry-bundle-TIME.tar.gz here"),
-        ("gantry bundle --to /tmp/group.tar.gz", "elsewhere"),
-        ("gantry bundle bg/orders --namespace shop", "of a group in a Kubernetes cluster"),
-    )
-)
-@click.argument("group", required=False, metavar="[bg/GROUP]", shell_complete=complete_cluster_group)
-@data_option
-@cluster_options
-@exec_option
-@click.option("--to", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Where it goes [default: gantry-bundle-TIME.tar.gz].")  # fmt: skip
-def bundle(group: str | None, target: Target, may_exec: bool, data: Path, file: Path | None) -> None:
-    """Pack what explains the group into one file.
-
-    Manifest, records, decisions, the ends of logs, and each sidecar's own bundle. It holds no secret and no message.
-    The group may run or not. Of bg/GROUP: objects, events, logs, and the operator's, as far as you may see them.
-    """
-    name = group_named(group, target)
-    if name is not None:
-        pack_and_say(target, name, file, may_exec=may_exec)
-        return
+def pack_here(data: Path, file: Path | None) -> None:
+    """Write the bundle of the group of a folder, and where it is. Raises CliError."""
     state = GroupState(data)
     record = state.read_group()
     if record is None:

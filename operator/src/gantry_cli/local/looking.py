@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from gantry_cli.errors import Absent, CliError
+from gantry_cli.group_documents import ExplainDocument
 from gantry_cli.local.look import Look
 from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_cli.local.whole_file import read_whole
+from gantry_cli.output import Form, show
 from gantry_cli.stack import StackDirectory
 
 STALE_MS: Final = 10_000
@@ -48,3 +51,17 @@ def require_alive(look: Look) -> None:
     """Raise CliError when the supervisor looks no more: nobody would obey."""
     if age_ms(look) > STALE_MS:
         raise CliError(f"the supervisor (pid {look.pid}) has not looked for {age_ms(look) / 1000:.0f} s", "see its log")
+
+
+def explain_here(data: Path, form: Form) -> None:
+    """For `gantry explain`: what would happen if a master of the group died now, and what is being done."""
+    look = require_look(data)
+    document = ExplainDocument(at_ms=look.at_ms, group=look.group, decision=look.decision, outlook=look.outlook)
+    show(form, document, lambda: explained(look))
+
+
+def explained(look: Look) -> Iterator[str]:
+    """The same for people."""
+    for one in look.outlook:
+        yield from one.lines
+    yield from look.decision or ("nothing is to be done",)

@@ -1,134 +1,109 @@
-"""`gantry promote`: order another master for a shard of the group, and wait until it is so."""
+"""Ordering another master for a shard of the local group, and waiting until it is so.
+
+The order is the annotation that `kubectl annotate` leaves in a cluster, and stands by the same rules beside others.
+"""
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 
 from gantry_cli.errors import CliError
-from gantry_cli.examples import examples
-from gantry_cli.kube.cluster import Target
-from gantry_cli.kube.completing import complete_cluster_group
-from gantry_cli.kube.options import cluster_options, group_before
-from gantry_cli.kube.ordering import promote as promote_in_cluster
-from gantry_cli.kube.waiting import Asked
 from gantry_cli.local.look import Look
 from gantry_cli.local.looking import require_alive, require_look
 from gantry_cli.local.names import member_name
 from gantry_cli.local.state import GroupState
-from gantry_cli.options import data_option
-from gantry_cli.output import Form
-from gantry_spec.manifest import ManifestError
-from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, wanted
+from gantry_cli.orders import OrderDocument, parse_promotion, with_promotion
+from gantry_cli.output import Form, show
+from gantry_spec.manifest.annotations import PROMOTE
 
 POLL_S: Final = 0.1
 SHOW_S: Final = 2.0
 
 
-@click.command(
-    epilog=examples(
-        ("gantry promote 0", "shard 0: whoever is furthest, without losing anything"),
-        ("gantry promote 0=2", "shard 0: member 2, which is slave-0-1"),
-        ("gantry promote 0 --accept-loss 64Mi", "though so much may be lost"),
-        ("gantry promote 0 --accept-loss any", "whatever is lost: for when nobody can know it"),
-        ("gantry promote bg/orders 0=2 --namespace shop", "of a group in a Kubernetes cluster"),
-    )
-)
-@click.argument("words", nargs=-1, required=True, metavar="[bg/GROUP] SHARD[=MEMBER]",
-                shell_complete=complete_cluster_group)  # fmt: skip
-@data_option
-@cluster_options
-@click.option("--accept-loss", default="0", metavar="SIZE|any", help="How much this promotion may lose.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0, 86_400), default=60.0, show_default=True,
-              help="How long to wait for it, in seconds; 0 only leaves the order.")  # fmt: skip
-def promote(words: tuple[str, ...], target: Target, data: Path, accept_loss: str, timeout_s: float) -> None:
-    """Move the master's role in a shard of the group.
-
-    The order is what `kubectl annotate` leaves in a cluster. The master is drained first, and the role moves when a
-    slave has everything. When the master is gone, the furthest slave is promoted, if what may be lost is accepted.
-    Until then the order stands, and `gantry status` says what it waits for. It stays when this command gives up
-    waiting; another order for the same shard replaces it.
-    """
-    order, group = words[-1], group_before(words, target)
-    if group is not None:
-        promote_in_cluster(Asked(target, group, Form.TABLE, timeout_s), order, accept_loss)
-        return
-    _promote_here(order, data, accept_loss, timeout_s)
-
-
-def _promote_here(order: str, data: Path, accept_loss: str, timeout_s: float) -> None:
-    """In the group that runs on a folder."""
-    if re.fullmatch(r"\d{1,3}(=\d{1,3})?", order) is None:
-        raise click.BadParameter(f"{order!r} is no order: write 0, or 0=2 for member 2 of shard 0", param_hint="SHARD")
+def promote_here(order: str, data: Path, accept_loss: str, timeout_s: float, form: Form) -> None:
+    """`SHARD[=MEMBER]` becomes an order to the group that runs on a folder, and is waited for. Raises CliError."""
+    shard, member = parse_promotion(order)
     look = require_look(data)
     require_alive(look)
-    shard, _, to = order.partition("=")
-    if not any(one.shard == int(shard) and (not to or one.number == int(to)) for one in look.members):
+    if not any(one.shard == shard and member in (0, one.number) for one in look.members):
         known = ", ".join(f"{one.shard}={one.number} ({one.name})" for one in look.members)
         raise CliError(f"there is no {order} in the group", f"these are: {known}")
-    state, before = GroupState(data), _masters(look)
+    began_s, before = time.monotonic(), master_of(look, shard)
     mine = f"{order}@{time.time_ns() // 1_000_000}"
-    _leave(state, int(shard), mine, accept_loss)
-    deadline = time.monotonic() + timeout_s
-    said = ""
-    while mine in state.read_annotations().get(PROMOTE, ""):
+    leave_order(GroupState(data), shard, mine, accept_loss)
+    is_done = _wait_until_taken_off(data, shard, mine, timeout_s)
+    after = _wait_for_master(data, shard, began_s + timeout_s) if is_done else before
+    document = OrderDocument(
+        context="",
+        namespace="",
+        group=look.group,
+        shard=shard,
+        order=mine,
+        is_done=is_done,
+        master=after.name,
+        epoch=after.epoch,
+        before_master=before.name,
+        before_epoch=before.epoch,
+        waited_ms=int((time.monotonic() - began_s) * 1000),
+        message=_message(shard, before, after) if is_done else "the order is left; see `gantry status`",
+    )
+    show(form, document, lambda: [document.message])
+
+
+def leave_order(state: GroupState, shard: int, order: str, loss: str) -> None:
+    """Put the order among the annotations. Raises CliError when it cannot stand with the others."""
+    with state.editing():
+        annotations = state.read_annotations()
+        annotations |= with_promotion(annotations, shard, order, loss)
+        state.write_annotations(annotations)
+
+
+def _wait_until_taken_off(data: Path, shard: int, order: str, timeout_s: float) -> bool:
+    """False if nobody wants to wait. Raises CliError when it is not done in time."""
+    state, began_s, said = GroupState(data), time.monotonic(), ""
+    while order in state.read_annotations().get(PROMOTE, ""):
         look = require_look(data)
-        if time.monotonic() > deadline:
-            waits = "; ".join(line for line in look.decision if f"shard {shard}: waits" in line)
+        if time.monotonic() > began_s + timeout_s:
             if not timeout_s:
-                click.echo("the order is left; see `gantry status`")
-                return
+                return False
+            waits = "; ".join(line for line in look.decision if f"shard {shard}: waits" in line)
             raise CliError(f"not done after {timeout_s:g} s: {waits or 'see gantry status'}", "the order stands")
         text = "; ".join(look.decision)
-        if text != said and time.monotonic() > deadline - timeout_s + SHOW_S:
+        if text != said and time.monotonic() > began_s + SHOW_S:
             click.echo(text, err=True)
             said = text
         time.sleep(POLL_S)
-    _say(int(shard), before.get(int(shard)), _wait_for_master(data, int(shard), deadline))
+    return True
 
 
-def _leave(state: GroupState, shard: int, order: str, loss: str) -> None:
-    """Put the order among the annotations. Raises CliError when it cannot stand with the others."""
-    with state.editing():
-        state.write_annotations(_with(state.read_annotations(), shard, order, loss))
+class Master(NamedTuple):
+    """Which member is a shard's master, and in which epoch; no name if none is."""
+
+    name: str = ""
+    epoch: int = 0
 
 
-def _with(annotations: dict[str, str], shard: int, order: str, loss: str) -> dict[str, str]:
-    try:
-        others = [one for one in wanted(annotations).orders if one.shard != shard]
-        old_loss = annotations.get(ACCEPT_LOSS, "0")
-        if others and old_loss != loss:
-            raise CliError(f"an order for shard {others[0].shard} stands, which accepts {old_loss}", "wait for its end")
-        annotations |= {PROMOTE: ",".join([*(one.id for one in others), order]), ACCEPT_LOSS: loss}
-        wanted(annotations)
-    except ManifestError as error:
-        raise CliError("; ".join(map(str, error.problems))) from error
-    return annotations
+def master_of(look: Look, shard: int) -> Master:
+    """As the supervisor has written it down last."""
+    found = (one for one in look.ledgers if one.shard == shard and one.master is not None)
+    return next((Master(member_name(shard, one.master), one.epoch) for one in found if one.master), Master())
 
 
-def _masters(look: Look) -> dict[int, tuple[int, int]]:
-    return {one.shard: (one.master, one.epoch) for one in look.ledgers if one.master is not None}
-
-
-def _wait_for_master(data: Path, shard: int, deadline: float) -> tuple[int, int] | None:
-    """An order is obeyed when the new epoch has its master; the next look shows it."""
-    while True:
-        found = _masters(require_look(data)).get(shard)
-        if found is not None or time.monotonic() > deadline:
-            return found
+def _wait_for_master(data: Path, shard: int, deadline_s: float) -> Master:
+    """An order is obeyed when the new epoch has its master; the next look shows it. Raises CliError."""
+    while not (found := master_of(require_look(data), shard)).name:
+        if time.monotonic() > deadline_s:
+            raise CliError("the order was taken off, and there is no master", "see `gantry status`")
         time.sleep(POLL_S)
+    return found
 
 
-def _say(shard: int, before: tuple[int, int] | None, after: tuple[int, int] | None) -> None:
-    if after is None:
-        raise CliError("the order was taken off, and there is no master", "see `gantry status`")
-    who = member_name(shard, after[0])
+def _message(shard: int, before: Master, after: Master) -> str:
     if before == after:
-        click.echo(f"shard {shard}: {who} is the master already, in epoch {after[1]}")
-        return
-    was = "nobody" if before is None else f"{member_name(shard, before[0])} in epoch {before[1]}"
-    click.echo(f"shard {shard}: {who} is the master in epoch {after[1]}; it was {was}")
+        return f"shard {shard}: {after.name} is the master already, in epoch {after.epoch}"
+    was = f"{before.name} in epoch {before.epoch}" if before.name else "nobody"
+    return f"shard {shard}: {after.name} is the master in epoch {after.epoch}; it was {was}"
