@@ -18,10 +18,9 @@ from typing import Any, Final, final
 
 import msgspec
 
-from gantry_cli.local.look import Look
-from gantry_cli.local.looking import running_look
+from gantry_cli.local.look import Look, running_look
 from gantry_cli.local.plan import Planner, Wanted
-from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR
+from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
 from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_client import ClientError, ClientSettings, Message, Producer
 from gantry_spec.manifest import BrokerGroup, read_group

@@ -1,4 +1,4 @@
-"""What `gantry status` and `gantry explain` say to programs."""
+"""What `gantry status` tells programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from gantry_cli.cluster_view import BrokerView, GroupView, TopicView
 from gantry_cli.local.look import Look
 from gantry_cli.stack import StackRecord
-from gantry_spec.explain import Outlook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +22,3 @@ class ClusterDocument:
     groups: tuple[GroupView, ...]
     local_group: Look | None = None
     """The group of `gantry up` here, if it is that cluster, as its supervisor saw it last."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainDocument:
-    """`gantry explain`: what would happen if a master of the group here died now."""
-
-    at_ms: int
-    group: str
-    decision: tuple[str, ...]
-    """What is being done, and waited for."""
-    outlook: tuple[Outlook, ...]
-    """For each shard: who would take over, what blocks it, what would be lost."""

@@ -30,15 +30,17 @@ class Entry(NamedTuple):
 
 SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Run": {
-        "up": Entry("gantry_cli.up", "up", "Start a group of brokers here, and prove that it works."),
-        "apply": Entry("gantry_cli.local.apply", "apply", "Hand a changed manifest over to the local group."),
+        "up": Entry("gantry_cli.local.up", "up", "Start a group of brokers here, and prove that it works."),
+        "apply": Entry("gantry_cli.local.commands", "apply", "Hand a changed manifest over to the local group."),
         "promote": Entry("gantry_cli.kube.commands", "promote", "Move the master's role in a shard of the group."),
         "fence": Entry(
             "gantry_cli.kube.commands", "fence", "Have a shard in a cluster take no sends, and keep its master."
         ),
         "restore": Entry("gantry_cli.kube.commands", "restore", "Begin a shard with the volumes that are there."),
-        "kill": Entry("gantry_cli.local.kill", "kill", "Kill a process of the local group, or have it stand still."),
-        "down": Entry("gantry_cli.down", "down", "Stop what `gantry up` started."),
+        "kill": Entry(
+            "gantry_cli.local.commands", "kill", "Kill a process of the local group, or have it stand still."
+        ),
+        "down": Entry("gantry_cli.local.commands", "down", "Stop what `gantry up` started."),
         "nameserver": Entry("gantry_cli.serve", "nameserver", "Run a name server in the foreground."),
         "broker": Entry("gantry_cli.serve", "broker", "Run a broker in the foreground."),
         "sidecar": Entry("gantry_cli.serve", "sidecar", "Run a broker's admin sidecar in the foreground."),
@@ -51,7 +53,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "gantry_cli.kube.commands", "explain", "Say what would happen if a master of the group died now."
         ),
         "console": Entry(
-            "gantry_cli.local.console", "console", "Print an address that opens the local group's console."
+            "gantry_cli.local.commands", "console", "Print an address that opens the local group's console."
         ),
         "bundle": Entry("gantry_cli.kube.commands", "bundle", "Pack what explains the group into one file."),
         "topic": Entry("gantry_cli.topic", "topic", "List, create, delete and describe topics."),

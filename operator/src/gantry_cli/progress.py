@@ -5,13 +5,18 @@ spinner with the seconds where it is not. It comes late, so that a short command
 error, so that standard output stays what programs read; it is gone when it is over.
 """
 
+from __future__ import annotations
+
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
-from rich.console import Console
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -24,6 +29,8 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+
+from gantry_cli.tables import console
 
 Tell = Callable[[int, int | None], None]
 """(done, to do if that is known)"""
@@ -74,3 +81,26 @@ def _moving(what: str, columns: tuple[ProgressColumn, ...]) -> Iterator[Tell]:
         starter.cancel()
         starter.join()  # whatever it began is there now, and ends here
         progress.stop()
+
+
+# -- the same screen again and again -----------------------------------------------------------------------------------
+# The same screen again and again, for `gantry status --watch`: until Ctrl-C, or until nothing runs any more.
+
+
+INTERVAL_S: Final = 1.0
+
+
+def watch(screen: Callable[[], Iterable[RenderableType]], interval_s: float = INTERVAL_S) -> None:
+    """Show it until Ctrl-C. Into a pipe, one after another."""
+    out = console()
+    with suppress(KeyboardInterrupt):
+        if not sys.stdout.isatty():
+            while True:
+                for part in screen():
+                    out.print(part)
+                click.echo()
+                time.sleep(interval_s)
+        with Live(console=out, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(Group(*screen()), refresh=True)
+                time.sleep(interval_s)

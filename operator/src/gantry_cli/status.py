@@ -18,13 +18,11 @@ from gantry_cli.kube.cluster import Target
 from gantry_cli.kube.completing import complete_cluster_group
 from gantry_cli.kube.options import cluster_options, group_named, no_exec
 from gantry_cli.kube.showing import show_status
-from gantry_cli.local.look import Look
-from gantry_cli.local.looking import running_look
-from gantry_cli.local.screen import render as render_group
-from gantry_cli.local.watching import watch
+from gantry_cli.local.look import Look, running_look
+from gantry_cli.local.look import render as render_group
 from gantry_cli.options import data_option, default_name_server, name_server_option, refuse_ignored, run
 from gantry_cli.output import Form, output_option, show
-from gantry_cli.progress import waiting
+from gantry_cli.progress import waiting, watch
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.status_page import show_page
 from gantry_cli.tables import table

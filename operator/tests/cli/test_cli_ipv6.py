@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 from local_group_kit import FREE_PORTS, Group, Load, gantry, manifest
 
-from gantry_cli import up as up_module
+from gantry_cli.local import up as up_module
 from gantry_cli.local.plan import Planner, Wanted
-from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR
+from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
+from gantry_cli.local.single import SingleOptions
 from gantry_cli.local.state import GroupState
-from gantry_cli.single import SingleOptions
 from gantry_cli.stack import StackDirectory
 from gantry_spec.manifest import read_group
 

@@ -12,13 +12,12 @@ from click.testing import CliRunner
 
 from gantry_broker.control.server import ControlServer
 from gantry_cli.errors import CliError
-from gantry_cli.local import emptying
+from gantry_cli.local import topics
 from gantry_cli.local.access import Access
-from gantry_cli.local.kill import _down_ms, kill
-from gantry_cli.local.lease_file import LeaseFile
-from gantry_cli.local.look import Event, Look, MemberView
+from gantry_cli.local.commands import _down_ms, kill
+from gantry_cli.local.lease import LeaseFile
+from gantry_cli.local.look import Event, Look, MemberView, render
 from gantry_cli.local.promote import leave_order
-from gantry_cli.local.screen import render
 from gantry_cli.local.state import GroupState
 from gantry_cli.round_trip import CHECK_TOPIC
 from gantry_cli.tables import console
@@ -235,7 +234,7 @@ def test_a_look_can_be_written_and_read_by_another_process() -> None:
 
 async def test_a_lease_that_was_taken_is_renewed_for_nobody(tmp_path: Path) -> None:
     """Between the taking of an epoch and the naming of its master no master is told that the Lease is his."""
-    from gantry_cli.local.renewing import renew
+    from gantry_cli.local.lease import renew
     from gantry_spec.lease import LeaseRecord, Reign
 
     asked: list[tuple[int, int]] = []
@@ -292,23 +291,23 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
         async def __aexit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(emptying, "Admin", FakeAdmin)
+    monkeypatch.setattr(topics, "Admin", FakeAdmin)
     return found
 
 
 async def test_a_shard_goes_when_nothing_is_left_and_nobody_can_come(brokers: FakeBrokers) -> None:
     """Producers are turned away first; until old routes are forgotten, and while one message is left, it stays."""
     now_s = [0.0]
-    shards = emptying.Emptying("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
+    shards = topics.Emptying("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
 
     async def look(wrote: int) -> bool:
-        now_s[0] += emptying.AGAIN_S
+        now_s[0] += topics.AGAIN_S
         await shards.keep(1, {0: ("a:1", 10), 1: ("b:1", wrote)})
         return shards.is_empty(1, wrote)
 
     brokers.messages = 0
     early = await look(100)
-    now_s[0] += emptying.ROUTES_OLD_S
+    now_s[0] += topics.ROUTES_OLD_S
     brokers.messages = 1
     full = await look(100)
     brokers.messages = 0
@@ -324,14 +323,14 @@ async def test_a_shard_goes_when_nothing_is_left_and_nobody_can_come(brokers: Fa
 async def test_a_shard_that_is_wanted_again_is_shown_again(brokers: FakeBrokers) -> None:
     """An edit that is taken back: producers come again, and nothing is believed of what was seen before."""
     now_s = [0.0]
-    shards = emptying.Emptying("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
+    shards = topics.Emptying("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
     brokers.messages = 0
     for _ in range(10):
-        now_s[0] += emptying.AGAIN_S
+        now_s[0] += topics.AGAIN_S
         await shards.keep(1, {1: ("b:1", 7)})
     was_empty = shards.is_empty(1, 7)
 
-    now_s[0] += emptying.AGAIN_S
+    now_s[0] += topics.AGAIN_S
     await shards.keep(2, {1: ("b:1", 7)})
 
     assert was_empty and not shards.is_empty(1, 7) and brokers.allowed == ["crew-1"]

@@ -13,7 +13,7 @@ import pytest
 from gantry_broker.control.server import ControlServer
 from gantry_cli.local.access import Access
 from gantry_cli.local.acting import LocalActions
-from gantry_cli.local.emptying import Emptying
+from gantry_cli.local.topics import Emptying
 from gantry_spec import actions as act
 from gantry_spec.manifest import Spec
 from gantry_spec.observed import ObservedShard, Role

@@ -11,10 +11,9 @@ import pytest
 from local_group_kit import planned
 
 from gantry_cli.errors import CliError
-from gantry_cli.local.lease_file import LeaseFile
-from gantry_cli.local.orphans import wait_for_end
-from gantry_cli.local.state import GroupRecord, GroupState, Held
-from gantry_cli.local.whole_file import write_whole
+from gantry_cli.local.group_run import wait_for_end
+from gantry_cli.local.lease import LeaseFile
+from gantry_cli.local.state import GroupRecord, GroupState, Held, write_whole
 from gantry_cli.processes import boot_id_of
 from gantry_spec.lease import Goal, LeaseRecord
 from gantry_spec.manifest.annotations import wanted

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gantry_cli.local.promote import leave_order
-from gantry_cli.local.state import GroupState
-from gantry_cli.local.wishes import Wishes
+from gantry_cli.local.state import GroupState, StandingOrders
 from gantry_spec.manifest.annotations import FENCE, HIBERNATE, PAUSED, PROMOTE, REPLACE_DISK, Wanted
 
 
@@ -29,7 +28,7 @@ def test_an_order_that_is_left_while_another_is_cleared_is_not_lost(
         return found
 
     monkeypatch.setattr(GroupState, "read_annotations", slowly)
-    clearing = threading.Thread(target=Wishes(state, lambda _: None).clear, args=("0@1",))
+    clearing = threading.Thread(target=StandingOrders(state, lambda _: None).clear, args=("0@1",))
     clearing.start()
     has_read.wait(30)
     leaving = threading.Thread(target=leave_order, args=(GroupState(tmp_path), 1, "1@2", "0"))
@@ -50,15 +49,15 @@ def test_an_order_that_is_left_while_another_is_cleared_is_not_lost(
 def test_a_fence_is_not_lost_by_what_is_misspelled_beside_it(tmp_path: Path, beside: dict[str, str]) -> None:
     """It stands, the rest is told once, and orders are obeyed again when everything can be read."""
     state, told = GroupState(tmp_path), list[str]()
-    wishes = Wishes(state, told.append)
+    orders = StandingOrders(state, told.append)
     state.write_annotations({FENCE: "0"} | beside)
 
-    asked = [wishes.read() for _ in range(2)]
+    asked = [orders.read() for _ in range(2)]
 
     assert {(one.fenced, one.orders) for one in asked} == {((0,), ())}
     assert len(told) == 1 and next(iter(beside)) in told[0]
     state.write_annotations({FENCE: "0", PROMOTE: "1=2"})
-    assert [order.id for order in wishes.read().orders] == ["1=2"]
+    assert [order.id for order in orders.read().orders] == ["1=2"]
 
 
 def test_without_what_stands_a_misspelled_word_would_lift_the_fence(
@@ -69,19 +68,19 @@ def test_without_what_stands_a_misspelled_word_would_lift_the_fence(
     state = GroupState(tmp_path)
     state.write_annotations({FENCE: "0", PROMOTE: "zero"})
 
-    assert Wishes(state, lambda _: None).read().fenced == ()
+    assert StandingOrders(state, lambda _: None).read().fenced == ()
 
 
 def test_a_damaged_file_lifts_no_fence(tmp_path: Path) -> None:
     """What stood last stands; a supervisor that begins with it does nothing to its group until it is mended."""
     state = GroupState(tmp_path)
     state.write_annotations({FENCE: "1"})
-    wishes = Wishes(state, lambda _: None)
-    wishes.read()
+    orders = StandingOrders(state, lambda _: None)
+    orders.read()
 
     state.annotations_file.write_text('{"gantry.dev/fence": ')
 
-    assert (wishes.read().fenced, wishes.read().is_paused) == ((1,), False)
-    assert Wishes(state, lambda _: None).read() == Wanted(is_paused=True)
+    assert (orders.read().fenced, orders.read().is_paused) == ((1,), False)
+    assert StandingOrders(state, lambda _: None).read() == Wanted(is_paused=True)
     state.annotations_file.unlink()
-    assert wishes.read() == Wanted()
+    assert orders.read() == Wanted()

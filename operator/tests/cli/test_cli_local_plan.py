@@ -11,10 +11,9 @@ from gantry_cli.errors import CliError
 from gantry_cli.local import buffers
 from gantry_cli.local.access import access_of, make_replication_secret
 from gantry_cli.local.buffers import Mount
-from gantry_cli.local.names import member_name, parse_member
 from gantry_cli.local.plan import DEFAULT_MANIFEST, notes_of, require_room
-from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR, PortPlan
-from gantry_cli.local.state import GroupState
+from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR, PortPlan
+from gantry_cli.local.state import GroupState, member_name, parse_member
 from gantry_spec.manifest import Spec, read_group
 
 MIB = 1 << 20

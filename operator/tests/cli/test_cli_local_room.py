@@ -11,10 +11,9 @@ import pytest
 from local_group_kit import group_of
 
 from gantry_cli.local.access import Access
-from gantry_cli.local.clock import now_ms
-from gantry_cli.local.emptying import Emptying
 from gantry_cli.local.member import local_restart_policy
-from gantry_cli.local.topics import LocalTopicReconciler
+from gantry_cli.local.state import now_ms
+from gantry_cli.local.topics import Emptying, LocalTopicReconciler
 from gantry_cli.processes import ServerProcess
 from gantry_client.topic_reconciler import INTERVAL_S, MasterTerm
 from gantry_testing.client.cluster import FakeCluster

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_cli.running import own_name
+from gantry_cli.local.running import own_name
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from gantry_cli.errors import CliError
-from gantry_cli.ports import FAST_PORT_BELOW, REPLICATION_PORT_ABOVE, free_broker_port, require_free
+from gantry_cli.local.ports import FAST_PORT_BELOW, REPLICATION_PORT_ABOVE, free_broker_port, require_free
+from gantry_cli.local.single import DELAY_S_MAX, RESTARTS_MAX, SinglePlan, single_broker_conf
 from gantry_cli.processes import Phase, ProcessLife, RestartPolicy, ServerFailed, ServerProcess, send_signal
-from gantry_cli.single import DELAY_S_MAX, RESTARTS_MAX, SinglePlan, single_broker_conf
 from gantry_cli.stack import StackDirectory, StackRecord, StackRunning
 from gantry_testing.ports import free_port
 from gantry_testing.tree import PYTHON_PATH

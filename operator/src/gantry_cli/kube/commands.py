@@ -25,7 +25,7 @@ from gantry_cli.kube.packing import pack_and_say
 from gantry_cli.kube.showing import show_explanation
 from gantry_cli.kube.waiting import Asked
 from gantry_cli.local.bundle import pack_here
-from gantry_cli.local.looking import explain_here
+from gantry_cli.local.look import explain_here
 from gantry_cli.local.promote import promote_here
 from gantry_cli.options import data_option
 from gantry_cli.orders import parse_shard

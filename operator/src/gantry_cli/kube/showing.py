@@ -18,9 +18,8 @@ from gantry_cli.kube.inside import Inside
 from gantry_cli.kube.look import Looker, document_of, group_from, shards_of
 from gantry_cli.kube.screen import explained, render
 from gantry_cli.kube.seen import observed
-from gantry_cli.local.watching import watch
 from gantry_cli.output import Form, show
-from gantry_cli.progress import waiting
+from gantry_cli.progress import waiting, watch
 from gantry_spec.explain import explain as outlooks_of
 
 ASK_EVERY_S: Final = 5.0

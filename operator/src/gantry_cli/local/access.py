@@ -19,8 +19,7 @@ from typing import Final, final
 from gantry_access import AccessFileError, read_credentials
 from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError
-from gantry_cli.local.state import GroupState
-from gantry_cli.local.whole_file import write_whole
+from gantry_cli.local.state import GroupState, write_whole
 from gantry_client import ClientSettings
 from gantry_remoting import ClientTlsSettings
 from gantry_spec.manifest import Spec

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, final
 
 from gantry_cli.errors import CliError
-from gantry_cli.local.emptying import Emptying
-from gantry_cli.local.lease_file import LeaseFile
+from gantry_cli.local.lease import LeaseFile
 from gantry_cli.local.member import LocalMember
+from gantry_cli.local.topics import Emptying
 from gantry_spec import actions as act
 from gantry_spec.decide.decision import line_of
 from gantry_spec.executor import ActionExecutor, Expected, check_promotion

@@ -14,9 +14,7 @@ from typing import Final, final
 
 from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
-from gantry_cli.local.clock import machine_boot
-from gantry_cli.local.state import GroupState, MemberRecord
-from gantry_cli.local.whole_file import write_whole
+from gantry_cli.local.state import GroupState, MemberRecord, machine_boot, write_whole
 from gantry_cli.processes import RestartPolicy, ServerProcess
 from gantry_spec.broker_conf import Place, broker_conf, conf_text, template_of
 from gantry_spec.manifest import Spec

@@ -17,10 +17,8 @@ from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
 from gantry_cli.local.buffers import Choice
 from gantry_cli.local.member import Settings
-from gantry_cli.local.names import member_name
-from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan
-from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord
-from gantry_cli.ports import ANY
+from gantry_cli.local.ports import ANY, BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan
+from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord, member_name
 from gantry_remoting import join_address
 from gantry_spec.manifest import BrokerGroup, Spec, read_group
 from gantry_spec.manifest.parts import Medium

@@ -12,10 +12,8 @@ from typing import Final, NamedTuple
 import click
 
 from gantry_cli.errors import CliError
-from gantry_cli.local.look import Look
-from gantry_cli.local.looking import require_alive, require_look
-from gantry_cli.local.names import member_name
-from gantry_cli.local.state import GroupState
+from gantry_cli.local.look import Look, require_alive, require_look
+from gantry_cli.local.state import GroupState, member_name
 from gantry_cli.orders import OrderDocument, parse_promotion, with_promotion
 from gantry_cli.output import Form, show
 from gantry_spec.manifest.annotations import PROMOTE

@@ -13,11 +13,9 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_cli.local.clock import now_ms
 from gantry_cli.local.look import Look, MemberView
-from gantry_cli.local.names import member_name
+from gantry_cli.local.state import member_name, now_ms, write_whole
 from gantry_cli.local.supervisor import Supervisor
-from gantry_cli.local.whole_file import write_whole
 from gantry_cli.processes import ServerProcess
 from gantry_cli.text import duration_text
 from gantry_remoting.addresses import join_address

@@ -19,18 +19,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import msgspec
 
 from gantry_cli.errors import CliError
-from gantry_cli.local.names import member_name
-from gantry_cli.local.whole_file import read_whole, write_whole
 from gantry_spec.manifest import BrokerGroup, ManifestError, read_group
+from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, Wanted, asked, standing, without
 from gantry_spec.observed import LastWord
 
 TOKEN_BYTES: Final = 24
@@ -253,3 +255,140 @@ class Words(msgspec.Struct, kw_only=True):
 
     machine_boot: str
     words: dict[int, LastWord]
+
+
+# -- what people ask of the group --------------------------------------------------------------------------------------
+# What people ask of a local group: the annotations in its folder, read at every look, cleared when they are obeyed.
+#
+# What was fenced stays fenced, whoever mistypes what: of annotations that cannot all be understood the states stand, as
+# in a cluster, and while the file itself is damaged what stood last. A supervisor that has never read it knows of no
+# fence and must not guess that there is none, so its group is paused until somebody has mended the file.
+
+
+@final
+class StandingOrders:
+    """Of one supervisor."""
+
+    def __init__(self, state: GroupState, tell: Callable[[str], None]) -> None:
+        self._state: Final = state
+        self._tell: Final = tell
+        self._trouble = ""
+        self._standing = Wanted(is_paused=True)
+        """What holds while the file is damaged."""
+
+    def read(self) -> Wanted:
+        """What is asked for. Orders that nobody can read are told once, and ask for nothing; what stands goes on."""
+        try:
+            annotations = self._state.read_annotations()
+        except CliError as error:
+            self._complain(str(error))
+            return self._standing
+        self._standing = standing(annotations)
+        found, complaint = asked(annotations)
+        self._complain(complaint)
+        return found
+
+    def _complain(self, text: str) -> None:
+        if text and text != self._trouble:
+            self._tell(f"orders that nobody can read: {text}")
+        self._trouble = text
+
+    def clear(self, wish: str) -> None:
+        """Take an obeyed order off; with the last one goes what it accepted. Raises CliError and OSError."""
+        with self._state.editing():
+            annotations = self._state.read_annotations()
+            rest = without(annotations.get(PROMOTE, ""), wish)
+            annotations |= {PROMOTE: rest}
+            if not rest:
+                annotations.pop(PROMOTE)
+                annotations.pop(ACCEPT_LOSS, None)
+            self._state.write_annotations(annotations)
+
+
+# -- names of members --------------------------------------------------------------------------------------------------
+# What the members of a local group are called: by shard, and by who had which role first.
+#
+#     member 1 of shard 0   master-0        (also ``0/1``)
+#     member 2              slave-0-1       ``0/2``
+#     member 3              slave-0-2       ``0/3``
+#
+# A name stays with its broker when the role moves, as a pod's name does.
+
+
+_NAMES: Final = re.compile(
+    r"master-(?P<m>\d{1,3})|slave-(?P<s>\d{1,3})-(?P<n>\d{1,2})|(?P<shard>\d{1,3})/(?P<own>\d{1,2})"
+)
+
+
+def member_name(shard: int, number: int) -> str:
+    """Of the broker with this number."""
+    return f"master-{shard}" if number == 1 else f"slave-{shard}-{number - 1}"
+
+
+def parse_member(text: str) -> tuple[int, int] | None:
+    """Shard and number; None for what is no name of a member."""
+    match = _NAMES.fullmatch(text)
+    if match is None:
+        return None
+    if match["m"] is not None:
+        return int(match["m"]), 1
+    if match["s"] is not None:
+        return int(match["s"]), int(match["n"]) + 1
+    return int(match["shard"]), int(match["own"])
+
+
+# -- files that are whole ----------------------------------------------------------------------------------------------
+# Small files that are there whole or as they were before, and are never believed when they are damaged.
+
+
+T = TypeVar("T")
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = 0o600, is_durable: bool = True) -> None:
+    """Replace a file; with ``is_durable`` a power cut after this finds it. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        if is_durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+    if is_durable:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def read_whole(path: Path, kind: type[T], remedy: str) -> T | None:
+    """What stands in a file of JSON; None if there is none. Raises CliError with ``remedy`` if it is damaged."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CliError(f"{path} cannot be read: {error.strerror}", remedy) from error
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CliError(f"{path} is damaged: {error}", remedy) from error
+
+
+# -- the clock ---------------------------------------------------------------------------------------------------------
+# The one clock of a local group: the machine's boot-time clock, which goes on while the machine sleeps.
+
+
+def now_ms() -> int:
+    """Brokers use the same one for grants and Leases, so that moments can be compared."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+@cache
+def machine_boot() -> str:
+    """Another one after each boot, when the clock begins anew."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

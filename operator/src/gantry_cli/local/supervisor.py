@@ -20,15 +20,11 @@ from functools import partial
 from typing import Final, final
 
 from gantry_cli.local.acting import LocalActions
-from gantry_cli.local.clock import now_ms
-from gantry_cli.local.emptying import Emptying
-from gantry_cli.local.last_words import LastWords
-from gantry_cli.local.lease_file import LeaseFile
+from gantry_cli.local.lease import LastWords, LeaseFile, renew
 from gantry_cli.local.look import Event
 from gantry_cli.local.member import LocalMember, Settings
-from gantry_cli.local.renewing import renew
-from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
-from gantry_cli.local.wishes import Wishes
+from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, StandingOrders, now_ms
+from gantry_cli.local.topics import Emptying
 from gantry_cli.processes import ServerProcess
 from gantry_client.topic_reconciler import MasterTerm
 from gantry_remoting.addresses import join_address
@@ -71,7 +67,7 @@ class Supervisor:
         self._make_record, self._on_look = make_record, on_look
         self._told: Final = tell
         self._words: Final = LastWords(state)
-        self._wishes: Final = Wishes(state, self.tell)
+        self._standing_orders: Final = StandingOrders(state, self.tell)
         self.emptying: Final = Emptying(record.name, ";".join(record.addresses), settings.access, self.tell)
         self._leases: Final[dict[int, LeaseFile]] = {}
         self._wake: Final = asyncio.Event()
@@ -141,7 +137,7 @@ class Supervisor:
 
     def clear_wish(self, wish: str) -> None:
         """Take an obeyed order off the annotations."""
-        self._wishes.clear(wish)
+        self._standing_orders.clear(wish)
 
     def tell(self, text: str) -> None:
         """Something has happened. What is tried again and again is told now and then."""
@@ -243,7 +239,7 @@ class Supervisor:
     def shard_now(self, shard: int, asked: Wanted | None = None) -> ObservedShard:
         """One shard as it was seen last."""
         asked_ms = now_ms()
-        asked = self._wishes.read() if asked is None else asked
+        asked = self._standing_orders.read() if asked is None else asked
         order = next((one for one in asked.orders if one.shard == shard), None)
         return ObservedShard(
             number=shard,
@@ -283,7 +279,7 @@ class Supervisor:
         return self.emptying.is_empty(shard, None if master is None else master[1])
 
     def _look(self) -> Observed:
-        asked = self._wishes.read()
+        asked = self._standing_orders.read()
         numbers = sorted({*range(self.spec.shards), *(shard for shard, _ in self.members)})
         return Observed(
             shards=tuple(self.shard_now(number, asked) for number in numbers),

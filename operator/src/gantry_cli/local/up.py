@@ -1,269 +1,179 @@
-"""`gantry up` for a group: claim the folder, plan, start, prove that it works, supervise, and stop in order."""
+"""`gantry up`: from nothing to a group that has sent and read back a message, with one command."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
+import json
 import os
-import time
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
-from gantry_cli.errors import CliError, explain
-from gantry_cli.faces import Face
-from gantry_cli.local.access import access_of, make_replication_secret
-from gantry_cli.local.clock import now_ms
-from gantry_cli.local.console import console_address
-from gantry_cli.local.editing import Edits, read_manifest
-from gantry_cli.local.member import local_restart_policy
-from gantry_cli.local.orphans import wait_for_end
-from gantry_cli.local.plan import (
-    DEFAULT_MANIFEST,
-    SIDECAR_HOST,
-    Planner,
-    Wanted,
-    choose_buffers,
-    default_group,
-    notes_of,
-    require_room,
-    settings_of,
+import click
+
+from gantry_cli.errors import CliError
+from gantry_cli.examples import examples
+from gantry_cli.local.group_run import GroupOptions, run_group
+from gantry_cli.local.plan import Wanted
+from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
+from gantry_cli.local.running import DetachedFace, Face, ForegroundFace
+from gantry_cli.local.single import SingleOptions, run_single
+from gantry_cli.options import data_option, refuse_ignored
+from gantry_cli.progress import waiting
+from gantry_cli.stack import StackDirectory
+from gantry_remoting import bare_host
+
+PORT = click.IntRange(0, 65535)
+
+
+@click.command(
+    epilog=examples(
+        ("gantry up", "a master, a slave and a sidecar each, until Ctrl-C"),
+        ("gantry up -f group.yaml", "any group: shards, slaves, buffers, topics"),
+        ("gantry up --detach", "in the background; stop it with `gantry down`"),
+        ("gantry up --data /tmp/second --namesrv-port 0 --broker-port 0 --console-port 0", "a second one beside it"),
+        ("gantry up --single -o autoCreateTopicEnable=false", "one broker alone, with a broker.conf setting"),
+    )
 )
-from gantry_cli.local.publishing import Publisher
-from gantry_cli.local.state import GroupState, MemberRecord, NameServerRecord
-from gantry_cli.local.supervisor import Supervisor
-from gantry_cli.local.topics import LocalTopicReconciler
-from gantry_cli.local.whole_file import write_whole
-from gantry_cli.processes import ServerProcess
-from gantry_cli.round_trip import RoundTrip, round_trip
-from gantry_cli.running import Summary, claim, first_error, is_listening, own_name, run_until_stopped
-from gantry_cli.stack import StackDirectory, StackRecord
-from gantry_client import ClientError
-from gantry_remoting.addresses import join_address
-from gantry_spec.broker_conf import broker_name
-from gantry_spec.manifest import BrokerGroup, changes
+@data_option
+@click.option("-f", "--file", "manifest", metavar="FILE",
+              type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="A BrokerGroup manifest [default: the group that is here, else one shard, one slave].")  # fmt: skip
+@click.option("--single", is_flag=True, help="One name server and one broker, without a group and its supervision.")
+@click.option("--namesrv-port", "name_server_port", type=PORT,
+              help="Port of the first name server; 0 takes a free one [default: as before, else 9876].")  # fmt: skip
+@click.option("--broker-port", type=PORT,
+              help="Port of the first broker, between its fast port two below and that for slaves one above; 0 takes"
+              " free ones [default: as before, else 10911].")  # fmt: skip
+@click.option("--console-port", type=PORT,
+              help="Port of the first sidecar, with the console; 0 takes a free one"
+              " [default: as before, else 8080].")  # fmt: skip
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    callback=lambda _context, _parameter, host: bare_host(host),
+    help="Address to listen on and to tell clients; ::1 for IPv6.",
+)
+@click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE",
+              help="With --single, a setting for broker.conf; repeatable (`gantry broker --settings` lists them)."
+              " A group has them in spec.broker.")  # fmt: skip
+@click.option("--detach", "is_detached", is_flag=True, help="Go on in the background.")
+@click.option("--report-fd", type=int, hidden=True, help="For --detach: say on this descriptor how the start went.")
+def up(
+    data: Path, manifest: Path | None, single: bool, name_server_port: int | None, broker_port: int | None,
+    console_port: int | None, host: str, options: tuple[str, ...], is_detached: bool, report_fd: int | None,
+) -> None:  # fmt: skip
+    """Start a group of brokers here, and prove that it works.
 
-READY_TIMEOUT_S: Final = 120.0
-READY_POLL_S: Final = 0.05
-STARTS_MAX: Final = 3
-"""Of one that ends by itself before anything is ready."""
-UPKEEP_S: Final = 2.0
-WITHOUT_ADMIN: Final = "no sidecars and no console: their packages are not installed (pip install 'gantry-mq[admin]')"
+    Name servers, masters, slaves and a sidecar beside each run as processes that are restarted when they die, with
+    their data and logs in the --data directory. When a master is gone, a slave takes over as it would in a cluster. One
+    message is sent and read back; then addresses and next steps are printed, and the state is shown until Ctrl-C.
+    """
+    if broker_port in (1, 2):
+        raise click.BadParameter(
+            "the fast port is two below the broker's port; take 3 or more", param_hint="--broker-port"
+        )
+    entries = _broker_options(options)
+    if entries and not single:
+        raise click.UsageError("-o is for --single; a group has such lines in its manifest: spec.broker")
+    if manifest is not None and single:
+        raise click.UsageError("--single runs no manifest: leave it out, or -f")
+    if single:
+        refuse_ignored("with --single, which runs no sidecar", ignored={"console_port"})
+    if is_detached:
+        context = click.get_current_context()
+        words = ["--host", host] + (["--single"] if single else [])
+        words += [] if manifest is None else ["-f", str(manifest.absolute())]
+        for name in ("name_server_port", "broker_port", "console_port"):
+            if context.params[name] is not None:
+                words += [f"--{name.replace('name_server', 'namesrv').replace('_', '-')}", str(context.params[name])]
+        detach(data, [*words, *(word for pair in entries.items() for word in ("-o", "=".join(pair)))])
+        return
 
+    def run(face: Face) -> None:
+        if single:
+            asyncio.run(run_single(_single(data, host, name_server_port, broker_port, entries), face))
+        else:
+            ports = ((NAME_SERVER, name_server_port), (BROKER, broker_port), (SIDECAR, console_port))
+            typed = GroupOptions(data=data, manifest=manifest, typed=Wanted(host=host, ports=ports))
+            asyncio.run(run_group(typed, face))
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions:
-    """What was typed."""
-
-    data: Path
-    manifest: Path | None
-    typed: Wanted
-
-
-async def run_group(options: GroupOptions, face: Face) -> None:
-    """Everything between the lock and its release. Raises CliError."""
-    directory = claim(options.data)
-    try:
-        group = _manifest(options)
-        run = await asyncio.to_thread(GroupRun, directory, group, options, face)
-        await run.until_stopped()
-    finally:
-        directory.release()
-
-
-def _manifest(options: GroupOptions) -> BrokerGroup:
-    """The one that was handed over, else the one that is here, else the default. Raises CliError."""
-    state = GroupState(options.data)
-    if (state.path / "broker").is_dir() and not state.group_file.exists():
-        raise CliError(f"{options.data} holds a broker that has no group", "gantry up --single, or another --data")
-    known = state.read_manifest()
-    if options.manifest is None:
-        group = default_group() if known is None else known
-        text = DEFAULT_MANIFEST
+    if report_fd is None:
+        run(ForegroundFace())
     else:
-        group, text = read_manifest(options.manifest)
-    problems = [] if known is None else changes(known, group)
-    if problems:
-        raise CliError("; ".join(map(str, problems)), f"{options.data} holds the group {known and known.metadata.name}")
-    access_of(group.spec, state)
-    state.make_folders()
-    if known is None or options.manifest is not None:
-        state.write_manifest(text)
-    return group
+        run_detached(report_fd, run)
 
 
-@final
-class GroupRun:
-    """One run of a group, from its plan to its stop."""
+def _single(
+    data: Path, host: str, name_server_port: int | None, broker_port: int | None, entries: dict[str, str]
+) -> SingleOptions:
+    return SingleOptions(
+        data=data,
+        host=host,
+        name_server_port=9876 if name_server_port is None else name_server_port,
+        broker_port=10911 if broker_port is None else broker_port,
+        broker_options=entries,
+    )
 
-    def __init__(self, directory: StackDirectory, group: BrokerGroup, options: GroupOptions, face: Face) -> None:
-        """Plans everything; starts nothing. Raises CliError."""
-        self._face: Final = face
-        self._directory: Final = directory
-        self.state: Final = GroupState(options.data)
-        before = self.state.read_group()
-        if before is not None:
-            wait_for_end(before, face.report)
-        planner = Planner(self.state, group, options.typed, before)
-        self.record: Final = planner.record
-        choice = choose_buffers(self.state, group.spec, self.record)
-        has_sidecars = importlib.util.find_spec("fastapi") is not None
-        self.record.notes = notes_of(group.spec, choice) + ([] if has_sidecars else [WITHOUT_ADMIN])
-        self.record.console_url = self.record.console_url if has_sidecars else ""
-        self.record.started_at_ms, self.record.pid = time.time_ns() // 1_000_000, os.getpid()
-        self._access: Final = access_of(group.spec, self.state)
-        make_replication_secret(self._access)
-        settings = settings_of(group, self.record, choice.root, self._access, has_sidecars=has_sidecars)
-        self._token: Final = self.state.token()
-        self._planner: Final = planner
-        self.supervisor: Final = Supervisor(
-            self.state, self.record, settings, self._tell, has_sidecars=has_sidecars, make_record=self._make_record,
-            on_look=self._looked,
-        )  # fmt: skip
-        self._has_sidecars: Final = has_sidecars
-        self._name_servers: Final = [self._name_server(one) for one in self.record.name_servers]
-        self._publisher: Final = Publisher(self.supervisor, self._name_servers)
-        self._edits: Final = Edits(self.supervisor, group, has_sidecars=has_sidecars)
-        self._topics: Final = LocalTopicReconciler(";".join(self.record.addresses), self._access)
-        self._is_ready = asyncio.Event()
-        self._is_quiet = True
 
-    def _make_record(self, shard: int, number: int) -> MemberRecord:
-        """Of a member that has come by an edit. Raises CliError when there is no room for it."""
-        settings = self.supervisor.settings
-        require_room(settings.spec, settings.buffers_root)
-        return self._planner.member(shard, number)
+def _broker_options(options: tuple[str, ...]) -> dict[str, str]:
+    entries: dict[str, str] = {}
+    for option in options:
+        key, separator, value = option.partition("=")
+        if not separator or not key.strip():
+            raise click.BadParameter(f"{option!r} is not KEY=VALUE", param_hint="-o")
+        entries[key.strip()] = value.strip()
+    return entries
 
-    def _tell(self, text: str) -> None:
-        if not self._is_quiet:
-            self._face.report(text)
 
-    def _name_server(self, record: NameServerRecord) -> ServerProcess:
-        conf = self.state.conf(record.name)
-        write_whole(conf, self._access.name_server_conf.encode(), mode=0o644, is_durable=False)
-        arguments = ("--listen", record.address, "--data", record.data, "-c", str(conf))
-        return ServerProcess(
-            record.name, "gantry_nameserver", lambda: arguments, Path(record.log), policy=local_restart_policy(),
-            now_ms=now_ms, report=self._tell,
-        )  # fmt: skip
+# -- in the background -------------------------------------------------------------------------------------------------
+# `--detach`: the same command again in a session of its own, and waiting here to hear how its start went.
 
-    # -- running -------------------------------------------------------------------------------------------------------
 
-    async def until_stopped(self) -> None:
-        """Until a signal comes. Raises CliError."""
-        for note in self.record.notes:
-            self._face.report(note)
-        await run_until_stopped(self._work, self._stop, self._face)
+DETACH_TIMEOUT_S: Final = 180.0
 
-    async def _work(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.supervisor.run(self._name_servers), name="supervise")
-                group.create_task(self._keep_topics(), name="keep topics")
-                await self._start()
-                if not self._face.is_detached:
-                    group.create_task(self._stream(), name="stream state")
-        except* CliError as errors:
-            raise first_error(errors) from None
 
-    async def _start(self) -> None:
-        """Until a message has come back. Raises CliError with the reason for which none does."""
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while not self._is_ready.is_set():
-            self._give_up_on_failures()
-            if time.monotonic() > deadline:
-                waits = "; ".join(one.why for one in self.supervisor.decision.waits) or "see the logs"
-                raise CliError(f"the group was not ready after {READY_TIMEOUT_S:.0f} s: {waits}")
-            await asyncio.sleep(READY_POLL_S)
-        name_server = ";".join(self.record.addresses)
-        try:
-            trip = await round_trip(name_server, self._access.client_settings())
-        except ClientError as error:
-            raise explain(error, name_server) from error
-        await self._wait_for_sidecars(deadline)
-        self._is_quiet = False
-        self._directory.write(self._stack_record())
-        self._face.ready(await asyncio.to_thread(self._summary, trip))
-
-    async def _wait_for_sidecars(self, deadline: float) -> None:
-        """So that every address that is printed answers. One that cannot start is told of, and costs no group."""
-        for member in self.supervisor.members.values():
-            sidecar = member.sidecar
-            while sidecar is not None and not await is_listening(SIDECAR_HOST, member.record.sidecar_port):
-                if sidecar.starts >= STARTS_MAX or time.monotonic() > deadline:
-                    self._face.report(f"{sidecar.name} does not answer: {sidecar.failure or f'see {sidecar.log}'}")
-                    break
-                await asyncio.sleep(READY_POLL_S)
-
-    def _give_up_on_failures(self) -> None:
-        """Somebody who cannot start now will not start later, while nobody is ready yet."""
-        brokers = [member.broker for member in self.supervisor.members.values()]
-        for child in (*brokers, *self._name_servers):
-            if child.failure and child.starts >= STARTS_MAX:
-                raise CliError(child.failure, f"see {child.log}")
-
-    def _stack_record(self) -> StackRecord:
-        first = self.record.members[0]
-        return StackRecord(
-            pid=os.getpid(),
-            name_server=";".join(self.record.addresses),
-            broker=join_address(self.record.host, first.port),
-            broker_name=broker_name(self.record.name, 0),
-            started_at_ms=self.record.started_at_ms,
-            is_detached=self._face.is_detached,
+def detach(data: Path, words: Sequence[str]) -> None:
+    """Start `gantry up WORDS` behind us. Raises CliError when its start failed."""
+    reader, writer = os.pipe()
+    directory = StackDirectory(data)
+    try:
+        directory.path.mkdir(parents=True, exist_ok=True)
+        log = directory.log("up").open("ab")
+    except OSError as error:
+        raise CliError(f"cannot use {data}: {error.strerror}", "choose another --data") from error
+    command = [sys.executable, "-m", "gantry_cli", "up", "--report-fd", str(writer), "--data", str(directory.path)]
+    with log:
+        process = subprocess.Popen(
+            [*command, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(writer,),
+            start_new_session=True,
         )
+    os.close(writer)
+    with os.fdopen(reader) as pipe, waiting("starting"):
+        outcome = json.loads(pipe.read() or "{}")
+    if "ready" in outcome:
+        click.echo(outcome["ready"])
+        return
+    process.wait(DETACH_TIMEOUT_S)
+    raise CliError(outcome.get("error", f"the stack did not start; see {directory.log('up')}"))
 
-    def _looked(self) -> None:
-        self._edits.look()
-        self._publisher.publish()
-        if not self.supervisor.decision.conditions:
-            return
-        if self.supervisor.decision.condition("Available").is_so:
-            self._is_ready.set()
 
-    async def _keep_topics(self) -> None:
-        """The clients of this group are ordinary ones, so they wait for its masters as others do."""
-        while True:
-            await asyncio.sleep(UPKEEP_S)
-            wanted, masters = self.supervisor.spec.shards, self.supervisor.masters()
-            await self.supervisor.emptying.keep(wanted, masters)
-            for line in await self._topics.reconcile(self.supervisor.spec, self.supervisor.master_terms()):
-                self.supervisor.tell(line)
-
-    async def _stream(self) -> None:
-        while True:
-            self._face.show(self._publisher.line())
-            await asyncio.sleep(self._face.interval_s)
-
-    async def _stop(self) -> list[str]:
-        # The tasks that kept processes are gone by now, and the processes are not: each is asked to stop here.
-        killed = await self.supervisor.stop()
-        results = [(child.name, await child.stop()) for child in self._name_servers]
-        self._publisher.publish_end()
-        return killed + [name for name, is_polite in results if not is_polite]
-
-    # -- what is printed -----------------------------------------------------------------------------------------------
-
-    def _console_address(self) -> str:
-        """With a code that works once. The token is never printed: what is printed may end in a log."""
+def run_detached(descriptor: int, run: Callable[[DetachedFace], None]) -> None:
+    """The other side: what is started behind."""
+    face = DetachedFace(descriptor)
+    try:
+        run(face)
+    except CliError as error:
+        click.echo(error.format_message())
         try:
-            return f"{console_address(self.record.console_url, self._token)}   (once; again: {own_name()} console)"
+            face.say({"error": error.format_message()})
         except OSError:
-            return f"{self.record.console_url}   (address to open it: {own_name()} console)"
-
-    def _summary(self, trip: RoundTrip) -> str:
-        record = self.record
-        text = Summary(self._directory, ";".join(record.addresses), trip, is_detached=self._face.is_detached)
-        lines = [f"  name server   {';'.join(record.addresses)}"]
-        for member in record.members:
-            sidecar = f"   sidecar {member.sidecar_url}" if self._has_sidecars else ""
-            lines.append(f"  {member.name:<13} {join_address(record.host, member.port)}{sidecar}")
-        if self._has_sidecars:
-            lines.append(f"  console       {self._console_address()}")
-        lines.append(f"  data, logs    {self._directory.path}")
-        steps = (
-            f"Look at it:  {text.gantry} status{text.data} --watch   (stop with {text.stop})",
-            f"Break it:    {text.gantry} kill{text.data} master-0, and watch a slave take over",
-        )
-        return text.with_lines(lines, steps)
+            raise error from None  # it failed after it was ready, and nobody listens any more
+        raise

@@ -14,13 +14,12 @@ from typing import Final, final
 
 from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError, explain
-from gantry_cli.faces import Face
-from gantry_cli.local.clock import now_ms
-from gantry_cli.ports import FAST_PORT_BELOW, free_broker_port, free_port, require_free
+from gantry_cli.local.ports import FAST_PORT_BELOW, free_broker_port, free_port, require_free
+from gantry_cli.local.running import Face, Summary, claim, first_error, is_listening, run_until_stopped
+from gantry_cli.local.state import now_ms
 from gantry_cli.processes import RestartPolicy, ServerFailed, ServerProcess
 from gantry_cli.rates import BrokerFacts, Rates, rates_between, read_facts
 from gantry_cli.round_trip import RoundTrip, round_trip
-from gantry_cli.running import Summary, claim, first_error, is_listening, run_until_stopped
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.text import bytes_text, count_text, duration_text, rate_text
 from gantry_client import Admin, ClientError

@@ -1,0 +1,263 @@
+"""`gantry down`, `apply`, `console` and `kill`: what is done with a local group that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from gantry_cli.errors import Absent, CliError
+from gantry_cli.examples import examples
+from gantry_cli.local.editing import immovable, read_manifest
+from gantry_cli.local.look import require_alive, require_group, require_look
+from gantry_cli.local.state import GroupRecord, GroupState, Held, machine_boot, member_name, now_ms, parse_member
+from gantry_cli.options import data_option, refuse_ignored
+from gantry_cli.processes import boot_id_of
+from gantry_cli.progress import waiting
+from gantry_cli.stack import StackDirectory
+from gantry_spec.manifest import changes
+from gantry_spec.manifest.quantities import duration_text, parse_duration
+
+# -- down --------------------------------------------------------------------------------------------------------------
+# `gantry down`: stop the stack of a directory, wherever it was started.
+
+
+STOP_TIMEOUT_S: Final = 75.0
+"""Both servers may take 30 s."""
+POLL_S: Final = 0.05
+
+
+@click.command(
+    epilog=examples(
+        ("gantry down", "stop what `gantry up --detach` started here"),
+        ("gantry down --data /tmp/second", "stop the stack of another directory"),
+    )
+)
+@data_option
+def down(data: Path) -> None:
+    """Stop what `gantry up` started.
+
+    The broker stops first and writes everything to disk. Messages stay in the directory. When nothing runs there, that
+    is said, and it is no error.
+    """
+    directory = StackDirectory(data)
+    if not directory.is_running():
+        click.echo(f"nothing is running on {data}")
+        return
+    record = directory.running()
+    if record is None:
+        raise CliError(f"the stack on {data} is just starting or stopping", "try again in a moment")
+    try:
+        os.kill(record.pid, signal.SIGTERM)
+    except PermissionError as error:
+        raise CliError(
+            f"the stack on {data} belongs to another user (pid {record.pid})", "stop it as that user"
+        ) from error
+    except ProcessLookupError:
+        pass  # it is gone already; its lock goes with it
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    with waiting("stopping: what is in memory goes to disk"):
+        while directory.is_running():
+            if time.monotonic() > deadline:
+                raise CliError(f"the stack (pid {record.pid}) is still running", f"see {directory.log('broker')}")
+            time.sleep(POLL_S)
+    click.echo(f"stopped the name server {record.name_server} and the broker {record.broker}")
+
+
+# -- apply -------------------------------------------------------------------------------------------------------------
+# `gantry apply`: hand a changed manifest over to the group that runs.
+
+
+@click.command(
+    epilog=examples(
+        ("gantry apply -f group.yaml", "more slaves, other topics: what has changed is done step by step"),
+        ("gantry apply -f group.yaml --dry-run", "only say what is wrong with it"),
+    )
+)
+@click.option("-f", "--file", "manifest", required=True, metavar="FILE",
+              type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The changed manifest.")  # fmt: skip
+@data_option
+@click.option("--dry-run", is_flag=True, help="Change nothing.")
+def apply(manifest: Path, data: Path, dry_run: bool) -> None:
+    """Hand a changed manifest over to the local group.
+
+    Whatever may not change is refused, with the path of its field. The rest is done by the supervisor, with the same
+    care as in a cluster: one broker after another, and nothing that was acknowledged is lost.
+    """
+    look = require_look(data)
+    require_alive(look)
+    state = GroupState(data)
+    old, (new, text) = state.read_manifest(), read_manifest(manifest)
+    if old is not None:
+        problems = [*map(str, changes(old, new)), *immovable(old, new)]
+        if problems:
+            raise CliError("; ".join(problems))
+    if dry_run:
+        click.echo("it can be handed over")
+        return
+    state.write_manifest(text)
+    click.echo(f"handed over to group {look.group}; see `gantry status --watch`")
+
+
+# -- console -----------------------------------------------------------------------------------------------------------
+# `gantry console`: an address that opens the console of the local group once, in one browser.
+#
+# The group's token never leaves its file and this machine's sidecars. What is printed holds a one-time code, which may
+# stay in a terminal's history, a log or a pipe, and opens nothing from there.
+
+
+TIMEOUT_S: Final = 5.0
+
+
+@click.command(
+    epilog=examples(
+        ("gantry console", "of the group that runs here"),
+        ("gantry console --data DIR", "of another one"),
+        ('xdg-open "$(gantry console)"', "open it at once"),
+    )
+)
+@data_option
+def console(data: Path) -> None:
+    """Print an address that opens the local group's console.
+
+    It works once and for ten minutes; call this again for another browser or tab. The page then may look, read messages
+    and resend dead letters for twelve hours.
+    """
+    state = GroupState(data)
+    record = state.read_group()
+    if record is None or not record.console_url:
+        raise Absent(f"no group with a console runs in {data}", "start one: gantry up")
+    try:
+        click.echo(console_address(record.console_url, state.token()))
+    except OSError as error:
+        raise CliError(
+            f"the sidecar behind {record.console_url} gives no code: {error}", "look at `gantry status` and its log"
+        ) from error
+
+
+def console_address(console_url: str, token: str) -> str:
+    """The console's address with a new code. Blocks. Raises OSError when its sidecar gives none."""
+    base = console_url.removesuffix("/").removesuffix("/console")
+    # The token is for this machine's own sidecar: no proxy of the environment's is shown it.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    headers = {"Authorization": f"Bearer {token}"}
+    request = urllib.request.Request(f"{base}/v1/console/codes", data=b"", headers=headers, method="POST")
+    try:
+        with direct.open(request, timeout=TIMEOUT_S) as answer:
+            return f"{console_url}#code={json.load(answer)['code']}"
+    except (ValueError, KeyError) as error:
+        raise OSError("its answer holds no code") from error
+
+
+# -- kill --------------------------------------------------------------------------------------------------------------
+# `gantry kill`: break a process of a local group on purpose, and see that the group goes on.
+
+
+DOWN_MS_MIN: Final = 10_000
+
+
+def _duration(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+    try:
+        return None if value is None else int(parse_duration(0 if value == "0" else value))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """For a shell that completes."""
+    data: Any = context.params.get("data")
+    record = None if data is None else GroupState(Path(data)).read_group()
+    return [] if record is None else [name for name in _targets(record) if name.startswith(incomplete)]
+
+
+@click.command(
+    epilog=examples(
+        ("gantry kill master-0", "kill -9, and down for long enough that a slave takes over"),
+        ("gantry kill master-0 --down 0s", "kill -9, and started again at once"),
+        ("gantry kill slave-0-1 --stop", "it stands still (SIGSTOP), until --cont"),
+        ("gantry kill sidecar-master-0", "its sidecar, which the broker does not notice"),
+    )
+)
+@click.argument("name", shell_complete=_names)
+@data_option
+@click.option("-9", "is_kill", is_flag=True, help="SIGKILL, the default.")
+@click.option("--stop", "is_stop", is_flag=True, help="SIGSTOP: it stands still, with all its connections.")
+@click.option("--cont", "is_continue", is_flag=True, help="SIGCONT: it goes on.")
+@click.option(
+    "--down",
+    "down_ms",
+    metavar="TIME",
+    callback=_duration,
+    help="How long a killed broker stays down [default: twice failover.after and 5s, 10s at least].",
+)
+def kill(name: str, data: Path, is_kill: bool, is_stop: bool, is_continue: bool, down_ms: int | None) -> None:
+    """Kill a process of the local group, or have it stand still.
+
+    NAME is that of a broker (`master-0`, `slave-0-1`), of its sidecar (`sidecar-master-0`), or of a name server
+    (`nameserver-0`). A broker keeps its name when its role moves: `gantry status` shows who is the master now.
+    """
+    if is_kill + is_stop + is_continue > 1:
+        raise click.UsageError("-9, --stop and --cont contradict each other: give one of them")
+    name = _canonical(name)
+    if is_stop or is_continue:
+        refuse_ignored(f"with --{'stop' if is_stop else 'cont'}, which ends no process", ignored={"down_ms"})
+    elif parse_member(name) is None:
+        refuse_ignored(f"for {name}: only a broker stays down", ignored={"down_ms"})
+    record, state = require_group(data), GroupState(data)
+    targets = _targets(record)
+    if name not in targets:
+        raise Absent(f"the group has no process {name}", f"these run: {', '.join(targets)}")
+    pid, boot_id = targets[name]
+    if pid is None or boot_id_of(pid) != boot_id:
+        raise Absent(f"{name} does not run now", "see `gantry status`")
+    if is_stop or is_continue:
+        _signal(name, pid, signal.SIGSTOP if is_stop else signal.SIGCONT)
+        click.echo(f"{name} (pid {pid}) {'stands still until --cont' if is_stop else 'goes on'}")
+        return
+    is_broker = parse_member(name) is not None
+    rest_ms = _down_ms(state, down_ms) if is_broker else 0
+    if rest_ms:
+        now, boot = now_ms(), machine_boot()
+        with state.editing():
+            others = [one for one in state.read_held() if one.until_ms > now and one.name != name]
+            state.write_held([*others, Held(name=name, until_ms=now + rest_ms, machine_boot=boot)])
+    _signal(name, pid, signal.SIGKILL)
+    then = f"stays down for {duration_text(rest_ms)}" if rest_ms else "is started again at once"
+    click.echo(f"{name} (pid {pid}) was killed, and {then}")
+
+
+def _canonical(name: str) -> str:
+    """``0/1`` is master-0."""
+    parsed = parse_member(name)
+    return name if parsed is None else member_name(*parsed)
+
+
+def _targets(record: GroupRecord) -> dict[str, tuple[int | None, str]]:
+    """Every process of the group by its name."""
+    brokers = {one.name: (one.pid, one.boot_id) for one in record.members}
+    sidecars = {f"sidecar-{one.name}": (one.sidecar_pid, one.sidecar_boot_id) for one in record.members}
+    return brokers | sidecars | {one.name: (one.pid, one.boot_id) for one in record.name_servers}
+
+
+def _down_ms(state: GroupState, chosen_ms: int | None) -> int:
+    if chosen_ms is not None:
+        return chosen_ms
+    manifest = state.read_manifest()
+    after_ms = 0 if manifest is None else int(manifest.spec.failover.after)
+    return max(DOWN_MS_MIN, 2 * after_ms + 5_000)
+
+
+def _signal(name: str, pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError as error:
+        raise Absent(f"{name} does not run now", "see `gantry status`") from error
+    except PermissionError as error:
+        raise CliError(f"{name} (pid {pid}) belongs to another user", "do it as that user") from error

@@ -1,0 +1,145 @@
+"""Where local servers listen, and whether the ports are free before anything starts."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, final
+
+from gantry_cli.errors import CliError
+from gantry_remoting.addresses import join_address
+
+# -- free ports --------------------------------------------------------------------------------------------------------
+# Are the ports free? Asked before anything starts, so that the answer can name the port and the option.
+
+
+FAST_PORT_BELOW: Final = 2
+"""Clients and slaves expect a broker's fast port two below its port."""
+TRIES_MAX: Final = 200
+REPLICATION_PORT_ABOVE: Final = 1
+"""Slaves follow there, unless a setting says otherwise; a broker listens on it without any, too."""
+ANY: Final = range(20_000, 31_000)
+"""Where any port is looked for: below those that the kernel gives to connections, while the servers start, say."""
+
+
+def require_free(host: str, port: int, what: str, option: str) -> None:
+    """Raise CliError when nobody can listen on `port`, naming `what` wanted it and the `option` that moves it."""
+    try:
+        _try(host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CliError(
+                f"port {port} ({what}) is in use by another program", f"choose another with {option}"
+            ) from error
+        if error.errno == errno.EACCES:
+            raise CliError(f"port {port} ({what}) needs root", f"choose one above 1023 with {option}") from error
+        raise CliError(
+            f"cannot listen on {join_address(host, port)} ({what}): {error.strerror}", "choose another with --host"
+        ) from error
+
+
+def free_port(host: str) -> int:
+    """Any free port."""
+    return free_broker_port(host, is_alone=True)
+
+
+def free_broker_port(host: str, *, is_alone: bool = False) -> int:
+    """A free port, with those for fast requests and for slaves free as well."""
+    for _ in range(TRIES_MAX):
+        port = random.choice(ANY)
+        with contextlib.suppress(OSError):
+            _try(host, port)
+            for offset in () if is_alone else (-FAST_PORT_BELOW, REPLICATION_PORT_ABOVE):
+                _try(host, port + offset)
+            return port
+    raise CliError(f"found no free port on {host}", "name one with --broker-port")
+
+
+def _try(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+        probe.listen(1)
+
+
+# -- the ports of a group ----------------------------------------------------------------------------------------------
+# Where the parts of a local group listen: the same ports at every start, RocketMQ's own for the first of each kind.
+#
+#     name servers   9876   9877 ...
+#     brokers        10911  10921 ...    each with its fast port two below, and that for replication one above
+#     sidecars       8080   8082 ...     each with the port of log ranges one above
+#
+# What was given before stays. The first of each kind gets the well-known port, and so does whoever looks for it; where
+# that is busy it is said, and nothing is moved silently. The others take what is free above. Pure, apart from the
+# question whether a port is free, which is handed in.
+
+
+PORT_END: Final = 65_536
+FAST_BELOW: Final = 2
+
+
+class Kind(NamedTuple):
+    """One kind of process, and the ports that it needs beside its own."""
+
+    what: str
+    option: str
+    step: int
+    beside: tuple[int, ...]
+    """Relative to its port, itself included."""
+
+
+NAME_SERVER: Final = Kind("name server", "--namesrv-port", 1, (0,))
+BROKER: Final = Kind("broker", "--broker-port", 10, (-FAST_BELOW, 0, 1))
+SIDECAR: Final = Kind("sidecar", "--console-port", 2, (0, 1))
+
+
+@final
+@dataclass(slots=True)
+class PortPlan:
+    """Ports that were given, by what they are for. ``is_free`` asks the machine."""
+
+    is_free: Callable[[int], bool]
+    taken: set[int] = field(default_factory=set)
+
+    def keep(self, kind: Kind, port: int, name: str) -> int:
+        """One that was given before. Raises CliError when somebody else has it now."""
+        for one in self._run(kind, port):
+            if not self.is_free(one):
+                remedy = f"stop that program, or choose others with {kind.option}"
+                raise CliError(f"port {one} ({_part(kind, one - port)} of {name}) is in use by another program", remedy)
+        self.taken.update(self._run(kind, port))
+        return port
+
+    def first(self, kind: Kind, port: int, name: str) -> int:
+        """The well-known one, or the one that somebody chose. Raises CliError when it is busy."""
+        if self._is_ours(kind, port):
+            return self.next(kind, port)
+        return self.keep(kind, port, name)
+
+    def next(self, kind: Kind, base: int) -> int:
+        """The next one above ``base`` that nobody has. Raises CliError when there is none."""
+        port = base
+        while port + max(kind.beside) < PORT_END:
+            if not self._is_ours(kind, port) and all(self.is_free(one) for one in self._run(kind, port)):
+                self.taken.update(self._run(kind, port))
+                return port
+            port += kind.step
+        raise CliError(f"there is no free port for a {kind.what} above {base}", f"choose others with {kind.option}")
+
+    def _is_ours(self, kind: Kind, port: int) -> bool:
+        return not self.taken.isdisjoint(self._run(kind, port))
+
+    @staticmethod
+    def _run(kind: Kind, port: int) -> Iterable[int]:
+        return [port + offset for offset in kind.beside]
+
+
+def _part(kind: Kind, offset: int) -> str:
+    if kind is BROKER and offset:
+        return "fast port" if offset < 0 else "replication port"
+    return "port of log ranges" if offset else kind.what
