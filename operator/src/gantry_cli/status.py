@@ -15,9 +15,8 @@ from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.group_documents import ClusterDocument
 from gantry_cli.kube.cluster import Target
-from gantry_cli.kube.completing import complete_cluster_group
-from gantry_cli.kube.options import cluster_options, group_named, no_exec
-from gantry_cli.kube.showing import show_status
+from gantry_cli.kube.options import cluster_options, complete_cluster_group, group_named, no_exec
+from gantry_cli.kube.screen import show_status
 from gantry_cli.local.look import Look, running_look
 from gantry_cli.local.look import render as render_group
 from gantry_cli.options import data_option, default_name_server, name_server_option, refuse_ignored, run

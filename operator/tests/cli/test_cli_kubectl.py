@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gantry_cli.kube import completing
+from gantry_cli.kube import options
 from gantry_cli.kube.commands import plain_name
 from gantry_cli.kube.naming import group_word
 from gantry_cli.kube.packing import TAKEN_OUT, scrubbed, scrubbed_text
@@ -112,12 +112,12 @@ def test_tab_of_gantry_asks_a_cluster_only_behind_bg(monkeypatch: pytest.MonkeyP
         asked.append(words[1])
         return ["brokergroup.gantry.dev/orders"]
 
-    monkeypatch.setattr(completing, "_lines", lines)
+    monkeypatch.setattr(options, "_lines", lines)
     context = click.Context(click.Command("status"))
     parameter = click.Argument(["group"])
 
-    assert completing.complete_cluster_group(context, parameter, "") == [] and asked == []
-    [item] = completing.complete_cluster_group(context, parameter, "bg/o")
+    assert options.complete_cluster_group(context, parameter, "") == [] and asked == []
+    [item] = options.complete_cluster_group(context, parameter, "bg/o")
     assert item.value == "bg/orders" and asked == ["brokergroups.gantry.dev"]
 
 

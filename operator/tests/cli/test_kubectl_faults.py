@@ -16,7 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from gantry_cli.kube import ordering, waiting
+from gantry_cli.kube import ordering
 from gantry_cli.kube.cluster import Target, connect
 from gantry_cli.kube.plugin import cli
 from gantry_operator.objects import names
@@ -203,7 +203,7 @@ def test_an_api_server_that_goes_away_is_waited_for(
     server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order was left before; it stands, and what came of it is said when somebody answers again."""
-    monkeypatch.setattr(waiting, "POLL_S", 0.01)
+    monkeypatch.setattr(ordering, "POLL_S", 0.01)
     gone: list[Answer | None] = [None, (503, b"{}"), (200, b"<html>"), None]
 
     def answer(method: str, path: str, body: bytes) -> Answer | None:
@@ -261,7 +261,7 @@ def test_a_group_that_is_deleted_meanwhile_ends_the_waiting(
     server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for what cannot come any more."""
-    monkeypatch.setattr(waiting, "POLL_S", 0.01)
+    monkeypatch.setattr(ordering, "POLL_S", 0.01)
     absent = b'{"kind":"Status","message":"not found","details":{"name":"orders"}}'
     server.answer = lambda method, path, body: (
         (200, group_with()) if method == "PATCH" else (404, absent) if server.bodies else served(path)

@@ -17,7 +17,7 @@ from api_server import api_server
 from kubectl_scene import BEHIND, EPOCH, PODS, SECRET, WROTE, Scene
 from scripted_kubelet import Outcome, scripted_kubelet
 
-from gantry_cli.kube import ordering, waiting
+from gantry_cli.kube import ordering
 from gantry_cli.kube.cluster import Cluster
 from gantry_cli.kube.documents import GroupLook, KubeExplainDocument
 from gantry_cli.orders import OrderDocument, with_promotion
@@ -200,7 +200,7 @@ def test_promote_waits_until_the_new_master_is_named(scene: Scene) -> None:
 @pytest.mark.verify
 def test_a_status_of_before_is_believed_without_the_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: whoever takes the status as it stands when the order is gone names the wrong master."""
-    monkeypatch.setattr(waiting.Waiting, "_is_written", lambda self, epoch: lambda document: True)
+    monkeypatch.setattr(ordering.Waiting, "_is_written", lambda self, epoch: lambda document: True)
 
     answered = threading.Event()
     with scene.meanwhile(lambda: obey(scene, 2, 4_000, answered)):

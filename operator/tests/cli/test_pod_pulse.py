@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gantry_cli.pod import pulse
-from gantry_cli.pod.pulse import Pulse
+from gantry_cli.pod import member
+from gantry_cli.pod.member import Pulse
 
 
 class Broker:
@@ -30,7 +30,7 @@ class Broker:
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     """One whose page is made up."""
     made = Broker()
-    monkeypatch.setattr(pulse.Pulse, "_published", lambda self: made.published)
+    monkeypatch.setattr(member.Pulse, "_published", lambda self: made.published)
     return made
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_cli.pod.addresses import Addresses, NotYet
-from gantry_cli.pod.member import PodMember, member_of_pod, with_own
+from gantry_cli.pod.member import Addresses, NotYet, PodMember, member_of_pod, with_own
 from gantry_cli.pod.supervisor import AT_ONCE_MAX, DELAY_S_MAX, SHORT_LIVES_MAX, pod_restart_policy
 
 

@@ -19,8 +19,8 @@ from gantry_testing.tree import PYTHON_PATH
 RUNNER = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from gantry_cli.pod.addresses import NotYet
-from gantry_cli.pod.supervisor import Charge, PodSupervisor
+from gantry_cli.pod.member import NotYet
+from gantry_cli.pod.supervisor import PodServer, PodSupervisor
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)   # as process 1 of a container: whoever lost its parent is our child
 wish, alive = Path("wish"), int(sys.argv[1])
 read = [""]
@@ -40,7 +40,7 @@ def is_changed():
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.001)
     return True
-charge = Charge(name="server", command=command, alive=("127.0.0.1", alive) if alive else None, is_changed=is_changed)
+charge = PodServer(name="server", command=command, alive=("127.0.0.1", alive) if alive else None, is_changed=is_changed)
 sys.exit(PodSupervisor(charge).run())
 """
 SERVER = """

@@ -18,12 +18,18 @@ from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
 from gantry_cli.kube import ordering
 from gantry_cli.kube.cluster import Target
-from gantry_cli.kube.completing import complete_cluster_group, complete_group
 from gantry_cli.kube.naming import group_word
-from gantry_cli.kube.options import cluster_options, group_named, no_exec, target_options
+from gantry_cli.kube.options import (
+    cluster_options,
+    complete_cluster_group,
+    complete_group,
+    group_named,
+    no_exec,
+    target_options,
+)
+from gantry_cli.kube.ordering import Asked
 from gantry_cli.kube.packing import pack_and_say
-from gantry_cli.kube.showing import show_explanation
-from gantry_cli.kube.waiting import Asked
+from gantry_cli.kube.screen import show_explanation
 from gantry_cli.local.bundle import pack_here
 from gantry_cli.local.look import explain_here
 from gantry_cli.local.promote import promote_here

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final, final
 
 from gantry_cli.errors import Absent, CliError
-from gantry_cli.kube.kinds import GROUPS, Kind
+from gantry_cli.kube.naming import GROUPS, Kind
 
 MESSAGE_MAX: Final = 400
 _CANNOT: Final = re.compile(r'cannot (\w+) resource "([^"]+)"')

@@ -20,8 +20,7 @@ from typing import Any, Final, NamedTuple, final
 
 from gantry_cli.kube.cluster import ANSWER_BYTES_MAX, Cluster, Object, refusal_of
 from gantry_cli.kube.faults import Refusal, what_of
-from gantry_cli.kube.kinds import PODS
-from gantry_cli.kube.naming import SIDECAR_CONTAINER
+from gantry_cli.kube.naming import PODS, SIDECAR_CONTAINER
 
 PROTOCOL: Final = "v4.channel.k8s.io"
 OUTPUT, ERRORS, OUTCOME = 1, 2, 3

@@ -12,22 +12,25 @@ it, and it is said how to take it back.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple, final
+
+import click
 
 from gantry_cli.errors import Absent, CliError
-from gantry_cli.kube.cluster import Cluster, Object
+from gantry_cli.kube.cluster import Cluster, Object, Target, group_again, open_group
+from gantry_cli.kube.documents import ShardLook
 from gantry_cli.kube.faults import Refusal, harmless, line_of
-from gantry_cli.kube.groups import group_again, open_group
-from gantry_cli.kube.kinds import GROUPS
-from gantry_cli.kube.look import group_from, shards_of
-from gantry_cli.kube.naming import pod_of
-from gantry_cli.kube.seen import annotations_of
-from gantry_cli.kube.waiting import Asked, Waiting, shard_of
-from gantry_cli.orders import parse_promotion, with_promotion
+from gantry_cli.kube.look import annotations_of, group_from, shards_of
+from gantry_cli.kube.naming import GROUPS, LEASES, lease_of, pod_of
+from gantry_cli.orders import OrderDocument, parse_promotion, with_promotion
+from gantry_cli.output import Form, show
+from gantry_spec.lease_annotations import BadRecord, record_of
 from gantry_spec.manifest import ManifestError
-from gantry_spec.manifest.annotations import FENCE, RESTORE, wanted
+from gantry_spec.manifest.annotations import FENCE, PROMOTE, RESTORE, wanted
 
 TRIES: Final = 5
 CONFLICT: Final = 409
@@ -137,3 +140,181 @@ def _check_member(document: Object, shard: int, member: int) -> None:
         name = str(document["metadata"]["name"])
         texts = [f"{one} ({pod_of(name, shard, one)})" for one in group.spec.members]
         raise Absent(f"there is no member {member}", f"the members of shard {shard} are {', '.join(texts)}")
+
+
+# -- waiting for what comes of an order --------------------------------------------------------------------------------
+# Waiting for what came of an order: a group is polled until it is so, and from time to time it is said what lacks.
+#
+# An order that was taken off is not believed to be done: the status is written a moment later, so the shard's Lease is
+# asked for the newest epoch that has a master, and the status has to name that one.
+
+
+POLL_S: Final = 0.5
+GRACE_S: Final = 3.0
+"""Where nobody may read the Lease: for how long the status may still say what was before."""
+SHOW_S: Final = 2.0
+"""Only then it is said what is waited for."""
+
+
+class Asked(NamedTuple):
+    """What somebody has typed, whatever the command."""
+
+    target: Target
+    group: str | None
+    form: Form
+    timeout_s: float
+
+
+@final
+class Waiting:
+    """Until one order is done: polls the group, and says from time to time what it waits for."""
+
+    def __init__(self, cluster: Cluster, document: Object, asked: Asked, shard: int, order: str) -> None:
+        self._cluster: Final = cluster
+        self._asked: Final = asked
+        self._shard: Final = shard
+        self._order: Final = order
+        self._name: Final = str(document["metadata"]["name"])
+        self._before: Final = shard_of(document, shard)
+        self._began_s: Final = time.monotonic()
+        self._said = ""
+
+    def until_taken_off(self, wanted_pod: str) -> None:
+        """A promotion, of this pod if somebody is wanted. Raises CliError when it is not done in time."""
+        if not self._asked.timeout_s:
+            return self._show("the order is left; `gantry status` says what comes of it", is_done=False)
+        with self._standing(f"take it back with: {self._annotate(PROMOTE)}"):
+            document = self._wait(lambda one: self._order not in annotations_of(one).get(PROMOTE, ""))
+            document = self._wait(self._is_written(self._named_epoch()), document)
+        now = shard_of(document, self._shard)
+        if wanted_pod and now.master != wanted_pod:
+            raise CliError(f"the order was taken off, and {now.master} is the master in epoch {now.epoch}",
+                           "another order may have come after it; see the group's events")  # fmt: skip
+        if (now.master, now.epoch) == (self._before.master, self._before.epoch):
+            return self._show(f"shard {self._shard}: {now.master} is the master already, in epoch {now.epoch}", now)
+        was = f"{self._before.master or 'nobody'} in epoch {self._before.epoch}"
+        return self._show(f"shard {self._shard}: {now.master} is the master in epoch {now.epoch}; it was {was}", now)
+
+    def until_restored(self) -> None:
+        """Until the shard has a master again."""
+        if not self._asked.timeout_s:
+            return self._show("the order is left; `gantry status` says what comes of it", is_done=False)
+        mine = str(self._shard)
+        with self._standing(f"take it back with: {self._annotate(RESTORE)}"):
+            document = self._wait(lambda one: mine not in annotations_of(one).get(RESTORE, "").split(","))
+            document = self._wait(self._is_written(self._named_epoch()), document)
+        now = shard_of(document, self._shard)
+        return self._show(f"shard {self._shard}: {now.master} is the master in epoch {now.epoch}", now)
+
+    def until_fenced(self, is_wanted: bool) -> None:
+        """Until the operator says that the shard takes no sends, or that it holds it back no more."""
+        if not self._asked.timeout_s:
+            return self._show("the order is left; `gantry status` says what comes of it", is_done=False)
+        lift = f"gantry fence bg/{self._name} --namespace {self._cluster.namespace} {self._shard} --lift"
+        with self._standing(f"lift the fence with: {lift}" if is_wanted else "the fence is lifted by the operator"):
+            document = self._wait(lambda one: is_fenced(one, self._shard) is is_wanted)
+        done = "takes no sends, and keeps its master" if is_wanted else "is fenced no more"
+        return self._show(f"shard {self._shard} {done}", shard_of(document, self._shard))
+
+    def _named_epoch(self) -> int | None:
+        """The newest epoch that has a master, by the shard's Lease; None if one may not read it."""
+        try:
+            lease = self._cluster.get(LEASES, lease_of(self._name, self._shard))
+            record = record_of(annotations_of(lease))
+        except (Refusal, BadRecord):
+            return None
+        return None if record is None or record.newest is None else record.newest.epoch
+
+    def _is_written(self, epoch: int | None) -> Callable[[Object], bool]:
+        """Whether the status, which is written a moment later, says who that master is."""
+        since_s = time.monotonic()
+
+        def is_so(document: Object) -> bool:
+            now = shard_of(document, self._shard)
+            if epoch is not None:
+                return bool(now.master) and now.epoch >= epoch
+            return bool(now.master) and (now.epoch > self._before.epoch or time.monotonic() > since_s + GRACE_S)
+
+        return is_so
+
+    def _wait(self, is_so: Callable[[Object], bool], document: Object | None = None) -> Object:
+        deadline = self._began_s + self._asked.timeout_s
+        trouble = ""
+        while True:
+            try:
+                document = document or group_again(self._cluster, self._name)
+                if is_so(document):
+                    return document
+                trouble = self._waits_for(document)
+            except Refusal as refusal:
+                if refusal.is_forbidden:
+                    raise line_of(refusal) from refusal
+                trouble = refusal.short  # an API server that is away comes back, and the order stands meanwhile
+            now_s = time.monotonic()
+            if now_s > deadline:
+                raise CliError(f"not done after {self._asked.timeout_s:g} s: {harmless(trouble)}", "the order stands")
+            if trouble != self._said and now_s > self._began_s + SHOW_S:
+                self._said = trouble
+                click.echo(harmless(trouble), err=True)
+            document = None
+            time.sleep(POLL_S)
+
+    def _waits_for(self, document: Object) -> str:
+        now = shard_of(document, self._shard)
+        texts = [now.action, *(f"waits: {reason}" for reason in now.blocked_by)]
+        text = "; ".join(one for one in texts if one)
+        return f"shard {self._shard}: {text}" if text else "the operator has not said anything to it; does one run?"
+
+    @contextmanager
+    def _standing(self, remedy: str) -> Iterator[None]:
+        """Whoever stops waiting is told that the order stands."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            click.echo(f"the order stands; {remedy}", err=True)
+            raise
+
+    def _annotate(self, annotation: str) -> str:
+        return f"kubectl annotate bg/{self._name} -n {self._cluster.namespace} {annotation}-"
+
+    def _show(self, message: str, now: ShardLook | None = None, *, is_done: bool = True) -> None:
+        seen = self._before if now is None else now
+        document = OrderDocument(
+            context=self._cluster.context,
+            namespace=self._cluster.namespace,
+            group=self._name,
+            shard=self._shard,
+            order=self._order,
+            is_done=is_done,
+            master=seen.master,
+            epoch=seen.epoch,
+            before_master=self._before.master,
+            before_epoch=self._before.epoch,
+            waited_ms=int((time.monotonic() - self._began_s) * 1000),
+            message=message,
+        )
+        show(self._asked.form, document, lambda: [message])
+
+
+def is_fenced(document: Object, shard: int) -> bool | None:
+    """Whether the operator says that the shard takes no sends; None while it has said nothing, or is at it."""
+    conditions = (document.get("status") or {}).get("conditions") or []
+    said = next((one for one in conditions if one.get("type") == "Fenced"), None)
+    if said is None:
+        return None
+    is_named = str(shard) in re.findall(r"\d+", str(said.get("message", "")))
+    if said.get("status") == "True":
+        return is_named
+    return None if is_named else False
+
+
+def shard_of(document: Object, number: int) -> ShardLook:
+    """One shard of the status; one that is not there yet has no master."""
+    found = (one for one in shards_of(document.get("status") or {}) if one.number == number)
+    return next(found, _NOBODY)
+
+
+_NOBODY: Final = ShardLook(
+    number=0, master="", epoch=0, in_sync=0, lag="unknown", at_risk="unknown", bound="", is_durability_met=False,
+    action="", blocked_by=[], if_master_dies=[],
+)  # fmt: skip

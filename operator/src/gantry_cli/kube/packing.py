@@ -30,13 +30,11 @@ import click
 import msgspec
 
 from gantry_cli.errors import CliError
-from gantry_cli.kube.cluster import Cluster, Object, Target
+from gantry_cli.kube.cluster import Cluster, Object, Target, open_group
 from gantry_cli.kube.faults import Refusal, line_of
-from gantry_cli.kube.groups import open_group
 from gantry_cli.kube.inside import Inside, is_running
-from gantry_cli.kube.kinds import DEPLOYMENTS, EVENTS, NODES, PACKED, PODS, Kind
-from gantry_cli.kube.look import Looker, document_of
-from gantry_cli.kube.naming import GROUP_LABEL, OPERATOR_LABELS
+from gantry_cli.kube.look import GroupObserver, document_of
+from gantry_cli.kube.naming import DEPLOYMENTS, EVENTS, GROUP_LABEL, NODES, OPERATOR_LABELS, PACKED, PODS, Kind
 from gantry_cli.output import yaml_text
 from gantry_cli.progress import count_progress
 from gantry_cli.text import bytes_text
@@ -125,7 +123,7 @@ class Packing:
     def entries(self) -> Iterator[Entry]:
         """Name and content of each file."""
         yield "group.yaml", _yaml(self._document)
-        seen = Looker(self._cluster, self._inside).look(self._document)
+        seen = GroupObserver(self._cluster, self._inside).look(self._document)
         self._left_out.extend(seen.left_out)
         yield "look.json", msgspec.json.format(msgspec.json.encode(document_of(self._cluster, seen)))
         objects = {kind: self._objects(kind) for kind in PACKED}

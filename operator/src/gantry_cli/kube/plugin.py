@@ -26,7 +26,7 @@ from gantry_cli.kube.commands import (
     promote_command,
     restore_command,
 )
-from gantry_cli.kube.showing import show_status
+from gantry_cli.kube.screen import show_status
 from gantry_cli.output import Form, output_option
 
 PROGRAM: Final = "kubectl gantry"

@@ -16,11 +16,9 @@ import msgspec
 
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
-from gantry_cli.pod.addresses import Addresses
 from gantry_cli.pod.asking import READ_TOKENS, SIDECAR_PORT, asked
-from gantry_cli.pod.member import member_of_pod, with_own
-from gantry_cli.pod.pulse import Pulse
-from gantry_cli.pod.supervisor import Charge, PodSupervisor
+from gantry_cli.pod.member import Addresses, Pulse, member_of_pod, with_own
+from gantry_cli.pod.supervisor import PodServer, PodSupervisor
 
 ALIVE_PORT: Final = 10913
 PEERS: Final = "peers"
@@ -92,7 +90,7 @@ def broker(run_folder: Path, still: int, alive: int, newer: tuple[str, ...]) -> 
         return ["gantry_broker", "-c", str(path)]
 
     pulse = Pulse(run_folder / "status", still)
-    _keep(Charge(name="broker", command=command, is_still=pulse.is_still, alive=_alive(alive)))
+    _keep(PodServer(name="broker", command=command, is_still=pulse.is_still, alive=_alive(alive)))
 
 
 @pod.command(
@@ -115,7 +113,7 @@ def nameserver(data: Path, run_folder: Path, alive: int, newer: tuple[str, ...])
         path.write_text(with_own(text, LEAVE_OUT))
         return ["gantry_nameserver", "--data", str(data), "-c", str(path)]
 
-    _keep(Charge(name="name server", command=command, alive=_alive(alive)))
+    _keep(PodServer(name="name server", command=command, alive=_alive(alive)))
 
 
 @pod.command(
@@ -140,7 +138,7 @@ def sidecar(configuration: Path, arguments: tuple[str, ...]) -> None:
         peers = [word for url in started_with[0].split() if own not in url for word in ("--peer", url)]
         return ["gantry_admin", "--ignore-unknown", *arguments, *peers]
 
-    _keep(Charge(name="sidecar", command=command, is_changed=lambda: _text(path) != started_with[0]))
+    _keep(PodServer(name="sidecar", command=command, is_changed=lambda: _text(path) != started_with[0]))
 
 
 @pod.command(
@@ -173,7 +171,7 @@ def ask(paths: tuple[str, ...], url: str, token_file: Path, is_raw: bool) -> Non
     sys.stdout.buffer.write(answer.body)
 
 
-def _keep(charge: Charge) -> None:
+def _keep(charge: PodServer) -> None:
     sys.exit(PodSupervisor(charge).run())
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final, final
 
-from gantry_cli.pod.addresses import NotYet
+from gantry_cli.pod.member import NotYet
 from gantry_cli.processes import Phase, ProcessLife, RestartPolicy, exit_text, restart_text, server_command
 
 TICK_S: Final = 1.0
@@ -58,7 +58,7 @@ def unchanged() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class PodServer:
     """What is kept running."""
 
     name: str
@@ -79,7 +79,7 @@ class Charge:
 class PodSupervisor:
     """Keeps one server running, until it is told to end. For the main thread only."""
 
-    def __init__(self, charge: Charge) -> None:
+    def __init__(self, charge: PodServer) -> None:
         self._charge = charge
         self._life = ProcessLife(pod_restart_policy())
         self._process: subprocess.Popen[bytes] | None = None
