@@ -19,7 +19,7 @@ from gantry_interop.migration import MigrationPlay, process_of
 from gantry_interop.migration_report import MigrationReport, Plan, large
 from gantry_interop.processes import Nursery, wait_until
 
-from gantry_cli.migrate_source import CLOSED, STOPPED, ApacheBroker, CannotMigrate, RemotingPeer, SourceLog
+from gantry_cli.migrate.source import CLOSED, STOPPED, ApacheBroker, CannotMigrate, RemotingPeer, SourceLog
 from gantry_client import Admin, ClientError, Message, Producer, PullConsumer
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, Drain, HaRole, HaStatus, OrderError

@@ -29,9 +29,9 @@ from gantry_cli.group_documents import ClusterDocument
 from gantry_cli.ha_documents import MembersDocument, MoveDocument
 from gantry_cli.kube.documents import GroupLook, KubeExplainDocument
 from gantry_cli.local.look import ExplainDocument
-from gantry_cli.migrate_plan import Outcome
+from gantry_cli.migrate.plan import Outcome
 from gantry_cli.orders import OrderDocument
-from gantry_cli.store_documents import RecordDocument, VerifyDocument
+from gantry_cli.store.documents import RecordDocument, VerifyDocument
 from gantry_status.orders import HaStatus, Promised
 
 DOCUMENTS: Final[dict[str, Any]] = {

@@ -45,7 +45,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "broker": Entry("gantry_cli.serve", "broker", "Run a broker in the foreground."),
         "sidecar": Entry("gantry_cli.serve", "sidecar", "Run a broker's admin sidecar in the foreground."),
         "ha": Entry("gantry_cli.ha", "ha", "Look at a replicated group and move its master role."),
-        "migrate": Entry("gantry_cli.migrate", "migrate", "Take over from a running broker of RocketMQ's."),
+        "migrate": Entry("gantry_cli.migrate.commands", "migrate", "Take over from a running broker of RocketMQ's."),
     },
     "Look": {
         "status": Entry("gantry_cli.status", "status", "Show name servers, brokers, topics and groups."),
@@ -57,7 +57,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         ),
         "bundle": Entry("gantry_cli.kube.commands", "bundle", "Pack what explains the group into one file."),
         "topic": Entry("gantry_cli.topic", "topic", "List, create, delete and describe topics."),
-        "store": Entry("gantry_cli.store", "store", "Look into the files of a store, ours or RocketMQ's."),
+        "store": Entry("gantry_cli.store.commands", "store", "Look into the files of a store, ours or RocketMQ's."),
     },
     "Messages": {
         "produce": Entry("gantry_cli.produce", "produce", "Send messages."),

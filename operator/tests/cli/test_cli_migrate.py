@@ -9,11 +9,10 @@ from typing import final, overload
 
 import pytest
 
-from gantry_cli import migrate_run
-from gantry_cli.migrate_progress import Progress
-from gantry_cli.migrate_record import Home, Phase, Record
-from gantry_cli.migrate_run import LEVEL_BYTES, Migration
-from gantry_cli.migrate_source import CLOSED, STOPPED, CannotMigrate, Listing, Offsets, SourceLog
+from gantry_cli.migrate import run as migrate_run
+from gantry_cli.migrate.record import Home, Phase, Record
+from gantry_cli.migrate.run import LEVEL_BYTES, Migration, Progress
+from gantry_cli.migrate.source import CLOSED, STOPPED, CannotMigrate, Listing, Offsets, SourceLog
 from gantry_status.orders import (
     AskPromise,
     HaRole,

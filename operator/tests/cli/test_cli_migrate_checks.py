@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from gantry_broker.settings import broker_settings
 from gantry_cli.main import cli
-from gantry_cli.migrate_checks import Kind, Seen, findings
-from gantry_cli.migrate_plan import bring, follow_up, free_number, master_of, only_name
-from gantry_cli.migrate_progress import Progress
-from gantry_cli.migrate_record import COPIED, Home, Phase, Record, master_conf, slave_conf
-from gantry_cli.migrate_source import (
+from gantry_cli.migrate.checks import Kind, Seen, findings
+from gantry_cli.migrate.plan import bring, follow_up, free_number, master_of, only_name
+from gantry_cli.migrate.record import COPIED, Home, Phase, Record, master_conf, slave_conf
+from gantry_cli.migrate.run import Progress
+from gantry_cli.migrate.source import (
     GET_TIMER_METRICS,
     STOPPED,
     ApacheBroker,
@@ -26,8 +26,8 @@ from gantry_cli.migrate_source import (
     SourceLog,
     read_log,
 )
-from gantry_cli.migrate_target import log_files
-from gantry_cli.migrate_text import progress_text
+from gantry_cli.migrate.target import log_files
+from gantry_cli.migrate.text import progress_text
 from gantry_testing.java_broker import SETTINGS, JavaBroker
 from gantry_wire import fastjson
 

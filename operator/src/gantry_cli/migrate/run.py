@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,9 +21,8 @@ from typing import Final, Protocol, TypeVar, final
 import msgspec
 
 from gantry_cli.ha_steps import Caller
-from gantry_cli.migrate_progress import Progress, Rates
-from gantry_cli.migrate_record import Home, Phase, Record, master_conf
-from gantry_cli.migrate_source import CLOSED, STOPPED, CannotMigrate, Listing, OldBroker, SourceLog
+from gantry_cli.migrate.record import Home, Phase, Record, master_conf
+from gantry_cli.migrate.source import CLOSED, STOPPED, CannotMigrate, Listing, OldBroker, SourceLog
 from gantry_status.orders import AskStatus, Flush, HaRole, HaStatus, OrderError, OrderRefused, Promote
 
 T = TypeVar("T")
@@ -284,3 +284,41 @@ async def _to_its_end(work: Awaitable[T]) -> T:
     if cancelled is not None and task.exception() is None:
         raise cancelled
     return task.result()
+
+
+# -- progress of the copy ----------------------------------------------------------------------------------------------
+# How far the copy of an old broker's log is, how fast it goes, and when it will be level.
+
+
+LOOKS: Final = 30
+"""Over how many of them rates are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the copy is."""
+
+    copied: int
+    total: int
+    per_s: float
+    closing_per_s: float
+    """By how much what is missing becomes less: the old log grows meanwhile."""
+
+    @property
+    def left_s(self) -> float | None:
+        return (self.total - self.copied) / self.closing_per_s if self.closing_per_s > 0 else None
+
+
+@final
+class Rates:
+    """Rates over the last looks."""
+
+    def __init__(self) -> None:
+        self._looks: Final[deque[tuple[float, int, int]]] = deque(maxlen=LOOKS)
+
+    def look(self, copied: int, total: int) -> Progress:
+        """One more look."""
+        self._looks.append((time.monotonic(), copied, total - copied))
+        (first_at, first_copied, first_missing), (at, _, missing) = self._looks[0], self._looks[-1]
+        elapsed = max(at - first_at, 1e-3)
+        return Progress(copied, total, max(0, copied - first_copied) / elapsed, (first_missing - missing) / elapsed)

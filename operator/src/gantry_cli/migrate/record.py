@@ -18,7 +18,7 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_cli.migrate_source import CannotMigrate
+from gantry_cli.migrate.source import CannotMigrate
 from gantry_remoting.addresses import join_address, split_address
 
 COPIED: Final = (

@@ -13,9 +13,9 @@ import click
 
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
-from gantry_cli.migrate_plan import Migrating, Outcome, Typed
-from gantry_cli.migrate_record import Home
-from gantry_cli.migrate_source import CannotMigrate
+from gantry_cli.migrate.plan import Migrating, Outcome, Typed
+from gantry_cli.migrate.record import Home
+from gantry_cli.migrate.source import CannotMigrate
 from gantry_cli.options import name_server_option, refuse_ignored
 from gantry_cli.output import Form, output_option, print_document
 

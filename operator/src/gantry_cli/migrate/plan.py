@@ -13,10 +13,10 @@ from typing import Final, final
 import click
 
 from gantry_cli.account import credentials, credentials_path
-from gantry_cli.migrate_checks import SIGNED_FOR, Finding, Kind, Seen, findings
-from gantry_cli.migrate_record import Home, Phase, Record, slave_conf, stream_address
-from gantry_cli.migrate_run import Migration, Switched
-from gantry_cli.migrate_source import (
+from gantry_cli.migrate.checks import SIGNED_FOR, Finding, Kind, Seen, findings
+from gantry_cli.migrate.record import Home, Phase, Record, slave_conf, stream_address
+from gantry_cli.migrate.run import Migration, Switched
+from gantry_cli.migrate.source import (
     ApacheBroker,
     CannotMigrate,
     Listing,
@@ -26,8 +26,8 @@ from gantry_cli.migrate_source import (
     RemotingPeer,
     offsets_of,
 )
-from gantry_cli.migrate_target import OurBroker, Place, free_bytes, log_files, ports_of, reach, taken
-from gantry_cli.migrate_text import ProgressLine, blocked, done_text, finding_text, plan_text
+from gantry_cli.migrate.target import OurBroker, Place, free_bytes, log_files, ports_of, reach, taken
+from gantry_cli.migrate.text import ProgressLine, blocked, done_text, finding_text, plan_text
 from gantry_client.session import local_address
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.commands.admin import SubscriptionGroupConfig

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from gantry_cli.migrate_source import Listing, SourceLog
+from gantry_cli.migrate.source import Listing, SourceLog
 from gantry_cli.text import bytes_text
 
 VERSION: Final = re.compile(r"V(\d+)_(\d+)_(\d+)")

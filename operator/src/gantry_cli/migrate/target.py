@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from gantry_cli.migrate_record import Home
-from gantry_cli.migrate_source import CannotMigrate
+from gantry_cli.migrate.record import Home
+from gantry_cli.migrate.source import CannotMigrate
 from gantry_remoting import split_address
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, OrderError

@@ -15,8 +15,8 @@ from gantry_cli.errors import Absent
 from gantry_cli.examples import examples
 from gantry_cli.output import Form, output_option, show
 from gantry_cli.progress import bytes_progress
-from gantry_cli.store_reading import EXIT_DAMAGED, CannotRead, absolute, reading
-from gantry_cli.store_text import accepted_text, plan_text, recovery_text
+from gantry_cli.store.reading import EXIT_DAMAGED, CannotRead, absolute, reading
+from gantry_cli.store.text import accepted_text, plan_text, recovery_text
 
 
 @click.command(

@@ -9,10 +9,9 @@ from typing import Final, final
 
 import click
 
-from gantry_cli.migrate_checks import Finding, Kind
-from gantry_cli.migrate_progress import Progress
-from gantry_cli.migrate_record import Home, Record
-from gantry_cli.migrate_run import Switched
+from gantry_cli.migrate.checks import Finding, Kind
+from gantry_cli.migrate.record import Home, Record
+from gantry_cli.migrate.run import Progress, Switched
 from gantry_cli.text import bytes_text, duration_text
 
 PLAIN_INTERVAL_S: Final = 5.0

@@ -1,0 +1,1 @@
+"""`gantry migrate`: taking over from a running broker of RocketMQ's."""

@@ -1,0 +1,1 @@
+"""`gantry store`: the files of a store, without a broker."""
