@@ -221,7 +221,7 @@ ACCESS: Final = (
 COMMAND_LINE: Final = (
     Fault(
         "silent broker called serving",
-        "operator/src/gantry_cli/status_page.py",
+        "operator/src/gantry_cli/status/page.py",
         "    if reading.is_stale():\n        return EXIT_SILENT\n",
         "    if reading.is_writer_alive is False:\n        return EXIT_SILENT\n",
         "`gantry status --page` exits with 4 when the broker's event loop stands still.",

@@ -1,4 +1,8 @@
-"""Which command says which document: for docs/output.md and for tests. It imports what no single command needs."""
+"""Which command shows which document, for docs/output.md and for tests. It imports what no single command needs.
+
+The names of fields are a promise: they stay, and new ones may come. What a document is made of elsewhere (a broker's
+status, what is found in a store) is the type of that place, so that no copy of it can lag behind.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,24 @@ from gantry_broker.store.inspect.repair_plan import RepairPlan
 from gantry_broker.store.inspect.summary import StoreSummary
 from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import RecoveryReport
-from gantry_cli.consumer_documents import (
+from gantry_cli.group.documents import (
     CloneDocument,
     DirectDocument,
     GroupDocument,
     MembersOfGroupDocument,
+    ResendDocument,
     ResetDocument,
     RunningDocument,
 )
-from gantry_cli.documents import (
-    MessageDocument,
-    ReceiptDocument,
-    ResendDocument,
-    TopicCreatedDocument,
-    TopicDeletedDocument,
-    TopicDocument,
-    TopicOrderDocument,
-)
-from gantry_cli.group_documents import ClusterDocument
 from gantry_cli.ha_documents import MembersDocument, MoveDocument
 from gantry_cli.kube.documents import GroupLook, KubeExplainDocument
 from gantry_cli.local.look import ExplainDocument
+from gantry_cli.messages.documents import MessageDocument, ReceiptDocument
 from gantry_cli.migrate.plan import Outcome
 from gantry_cli.orders import OrderDocument
+from gantry_cli.status.commands import ClusterDocument
 from gantry_cli.store.documents import RecordDocument, VerifyDocument
+from gantry_cli.topic.documents import TopicCreatedDocument, TopicDeletedDocument, TopicDocument, TopicOrderDocument
 from gantry_status.orders import HaStatus, Promised
 
 DOCUMENTS: Final[dict[str, Any]] = {

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from gantry_cli.ha_group import CannotMove, Member, group_of
 from gantry_cli.ha_steps import Moved, Step
-from gantry_cli.tables import table
+from gantry_cli.output import table
 from gantry_cli.text import bytes_text, time_text
 from gantry_status.orders import HaRole, HaStatus, Promised, SlaveState
 

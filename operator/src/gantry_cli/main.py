@@ -48,7 +48,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "migrate": Entry("gantry_cli.migrate.commands", "migrate", "Take over from a running broker of RocketMQ's."),
     },
     "Look": {
-        "status": Entry("gantry_cli.status", "status", "Show name servers, brokers, topics and groups."),
+        "status": Entry("gantry_cli.status.commands", "status", "Show name servers, brokers, topics and groups."),
         "explain": Entry(
             "gantry_cli.kube.commands", "explain", "Say what would happen if a master of the group died now."
         ),
@@ -56,16 +56,18 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "gantry_cli.local.commands", "console", "Print an address that opens the local group's console."
         ),
         "bundle": Entry("gantry_cli.kube.commands", "bundle", "Pack what explains the group into one file."),
-        "topic": Entry("gantry_cli.topic", "topic", "List, create, delete and describe topics."),
+        "topic": Entry("gantry_cli.topic.commands", "topic", "List, create, delete and describe topics."),
         "store": Entry("gantry_cli.store.commands", "store", "Look into the files of a store, ours or RocketMQ's."),
     },
     "Messages": {
-        "produce": Entry("gantry_cli.produce", "produce", "Send messages."),
-        "consume": Entry("gantry_cli.consume", "consume", "Read messages."),
-        "group": Entry("gantry_cli.group", "group", "Look at consumer groups, move them, resend dead letters."),
+        "produce": Entry("gantry_cli.messages.produce", "produce", "Send messages."),
+        "consume": Entry("gantry_cli.messages.consume", "consume", "Read messages."),
+        "group": Entry(
+            "gantry_cli.group.commands", "group", "Look at consumer groups, move them, resend dead letters."
+        ),
     },
     "Messages in bulk": {
-        "pipeline": Entry("gantry_cli.pipeline", "pipeline", "Archive, audit and measure topics with Spark."),
+        "pipeline": Entry("gantry_cli.serve", "pipeline", "Archive, audit and measure topics with Spark."),
     },
     "This program": {
         "completion": Entry(

@@ -12,15 +12,16 @@ and its screen, and this module decides which is made at all.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 import click
 import msgspec
-from rich.console import RenderableType
-
-from gantry_cli.tables import console
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,3 +90,27 @@ def yaml_text(document: object) -> str:
 
     plain = msgspec.to_builtins(document, str_keys=True)
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=10_000, default_flow_style=False)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+# Tables and lines on the terminal. Into a pipe they are as wide as they need to be, so that nothing is cut.
+
+
+PIPE_COLUMNS: Final = 240
+
+
+def console() -> Console:
+    """Standard output."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS, soft_wrap=False)
+
+
+def table(
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()
+) -> Table:
+    """A table; columns named in `right` are aligned for numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, min_width=40)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made

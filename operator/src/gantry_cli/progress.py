@@ -30,7 +30,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from gantry_cli.tables import console
+from gantry_cli.output import console
 
 Tell = Callable[[int, int | None], None]
 """(done, to do if that is known)"""

@@ -14,9 +14,10 @@ import click
 import pytest
 from test_cli_output import leaves
 
-from gantry_cli import errors, status_page
+from gantry_cli import errors
 from gantry_cli import main as main_module
 from gantry_cli.main import cli, main
+from gantry_cli.status import page
 from gantry_cli.store import reading
 from gantry_testing.tree import PYTHON_PATH, ROOT
 
@@ -218,7 +219,7 @@ def test_no_as_an_answer_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def codes_in_the_source() -> set[int]:
     """Every exit code that the command line has a name for."""
-    modules = (errors, status_page, reading)
+    modules = (errors, page, reading)
     return {
         value for module in modules for name, value in vars(module).items() if name.startswith("EXIT_") and value != 0
     }

@@ -19,8 +19,8 @@ from gantry_cli.local.lease import LeaseFile
 from gantry_cli.local.look import Event, Look, MemberView, render
 from gantry_cli.local.promote import leave_order
 from gantry_cli.local.state import GroupState
+from gantry_cli.output import console
 from gantry_cli.round_trip import CHECK_TOPIC
-from gantry_cli.tables import console
 from gantry_client import QueueOffsets
 from gantry_spec.executor import Expected, check_promotion
 from gantry_spec.ledger import Fault, Ledger, Risk

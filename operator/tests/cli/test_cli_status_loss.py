@@ -2,10 +2,9 @@
 
 import pytest
 
-from gantry_cli.cluster_view import BrokerView
-from gantry_cli.group_documents import ClusterDocument
 from gantry_cli.rates import read_facts
-from gantry_cli.status import render
+from gantry_cli.status.cluster_view import BrokerView
+from gantry_cli.status.commands import ClusterDocument, render
 from gantry_client import BrokerAddress
 
 

@@ -15,11 +15,10 @@ from gantry_cli.errors import EXIT_ABSENT, EXIT_FAILED, EXIT_USAGE, CliError, ex
 from gantry_cli.examples import examples
 from gantry_cli.local.single import DELAY_S_MAX, RESTARTS_MAX
 from gantry_cli.main import SECTIONS, cli, version_text
+from gantry_cli.messages.produce import CHUNK_BYTES, standard_input_lines
 from gantry_cli.processes import WINDOW_S, RestartPolicy
-from gantry_cli.produce import CHUNK_BYTES, standard_input_lines
 from gantry_cli.rates import rates_between, read_facts
-from gantry_cli.text import bytes_text, duration_text, rate_text
-from gantry_cli.times import Start, parse_start
+from gantry_cli.text import Start, bytes_text, duration_text, parse_start, rate_text
 from gantry_client import (
     Attempt,
     BrokerRefused,

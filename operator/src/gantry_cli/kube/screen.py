@@ -23,9 +23,8 @@ from gantry_cli.kube.faults import Refusal, harmless, line_of
 from gantry_cli.kube.inside import Inside
 from gantry_cli.kube.look import GroupObserver, document_of, group_from, observed, shards_of
 from gantry_cli.kube.naming import pod_of
-from gantry_cli.output import Form, show
+from gantry_cli.output import Form, show, table
 from gantry_cli.progress import waiting, watch
-from gantry_cli.tables import table
 from gantry_cli.text import bytes_text, duration_text
 from gantry_spec.explain import explain as outlooks_of
 from gantry_spec.ledger import Fault, Ledger

@@ -13,9 +13,8 @@ from rich.console import RenderableType
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.local.state import GroupRecord, GroupState, member_name, read_whole
-from gantry_cli.output import Form, show
+from gantry_cli.output import Form, show, table
 from gantry_cli.stack import StackDirectory
-from gantry_cli.tables import table
 from gantry_cli.text import bytes_text, duration_text, time_text
 from gantry_spec.decide import Condition
 from gantry_spec.explain import Outlook

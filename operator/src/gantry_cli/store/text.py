@@ -13,7 +13,7 @@ from gantry_broker.store.inspect.summary import LogSummary, StoreSummary
 from gantry_broker.store.inspect.verify import VerifyReport
 from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import RecoveryReport
-from gantry_cli.tables import table
+from gantry_cli.output import table
 from gantry_cli.text import bytes_text, count_text, time_text
 
 HEX_COLUMNS: Final = 16

@@ -1,4 +1,4 @@
-"""What commands about consumer groups say to programs. The names of fields are a promise, as in `documents`."""
+"""What commands about consumer groups say to programs. The names of fields are a promise, as in `document_types`."""
 
 from __future__ import annotations
 
@@ -145,3 +145,14 @@ class DirectDocument:
     """RocketMQ's word: CR_SUCCESS, CR_LATER, CR_THROW_EXCEPTION, CR_COMMIT, CR_ROLLBACK or CR_RETURN_NULL."""
     remark: str | None
     took_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResendDocument:
+    """`gantry group resend`: where dead letters went."""
+
+    group: str
+    is_dry_run: bool
+    sent: dict[str, int]
+    without_origin: list[str]
+    unreadable: list[str]

@@ -10,8 +10,7 @@ from uuid import UUID
 from rich.console import RenderableType
 
 from gantry_cli.errors import Absent, CliError
-from gantry_cli.output import Form, show
-from gantry_cli.tables import table
+from gantry_cli.output import Form, show, table
 from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, missing_text, time_text
 from gantry_status import PageAbsent, PageReader, Phase, Reading, RefusalReason, SlaveStatus, Status, StatusPageError
 

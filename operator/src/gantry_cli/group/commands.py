@@ -8,17 +8,15 @@ from rich.text import Text
 
 from gantry_cli.account import client_settings
 from gantry_cli.completing import complete_group, complete_topic
-from gantry_cli.consumer_documents import DirectDocument
-from gantry_cli.documents import ResendDocument
 from gantry_cli.errors import Absent, Mistyped
 from gantry_cli.examples import examples
-from gantry_cli.group_look import describe, list_groups, members, running
-from gantry_cli.group_move import clone, reset
+from gantry_cli.group.documents import DirectDocument, ResendDocument
+from gantry_cli.group.look import describe, list_groups, members, running
+from gantry_cli.group.move import clone, reset
 from gantry_cli.options import name_server_option, refuse_ignored, run
 from gantry_cli.output import Form, output_option, show
 from gantry_cli.progress import Tell, count_progress
-from gantry_cli.text import count_text, time_text
-from gantry_cli.times import HELP, parse_start
+from gantry_cli.text import HELP, count_text, parse_start, time_text
 from gantry_client import Admin, NoRoute, Producer, PullConsumer, ReceivedMessage
 from gantry_client.dead_letters import DeadLetters, Resend, Tally, reader_fault
 from gantry_wire.commands.consumers import ConsumeResult

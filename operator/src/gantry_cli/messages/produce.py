@@ -14,9 +14,9 @@ import click
 
 from gantry_cli.account import client_settings
 from gantry_cli.completing import complete_topic
-from gantry_cli.documents import ReceiptDocument
 from gantry_cli.errors import CliError, explain
 from gantry_cli.examples import examples
+from gantry_cli.messages.documents import ReceiptDocument
 from gantry_cli.options import name_server_option, run
 from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.progress import Tell, count_progress

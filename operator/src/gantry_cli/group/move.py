@@ -11,14 +11,12 @@ from rich.console import RenderableType
 
 from gantry_cli.account import client_settings
 from gantry_cli.completing import complete_group, complete_topic
-from gantry_cli.consumer_documents import CloneDocument, MovedQueueDocument, ResetDocument
 from gantry_cli.errors import Absent, CliError, Mistyped
 from gantry_cli.examples import examples
+from gantry_cli.group.documents import CloneDocument, MovedQueueDocument, ResetDocument
 from gantry_cli.options import name_server_option, run
-from gantry_cli.output import Form, output_option, show
-from gantry_cli.tables import table
-from gantry_cli.text import count_text
-from gantry_cli.times import HELP, Start, parse_start
+from gantry_cli.output import Form, output_option, show, table
+from gantry_cli.text import HELP, Start, count_text, parse_start
 from gantry_client import Admin, MessageQueue
 from gantry_wire.names import is_retry_or_dead_letter
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
@@ -10,23 +11,36 @@ from click.core import ParameterSource
 from rich.console import RenderableType
 
 from gantry_cli.account import client_settings
-from gantry_cli.cluster_view import BrokerView, ClusterView, view_cluster
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
-from gantry_cli.group_documents import ClusterDocument
 from gantry_cli.kube.cluster import Target
 from gantry_cli.kube.options import cluster_options, complete_cluster_group, group_named, no_exec
 from gantry_cli.kube.screen import show_status
 from gantry_cli.local.look import Look, running_look
 from gantry_cli.local.look import render as render_group
 from gantry_cli.options import data_option, default_name_server, name_server_option, refuse_ignored, run
-from gantry_cli.output import Form, output_option, show
+from gantry_cli.output import Form, output_option, show, table
 from gantry_cli.progress import waiting, watch
 from gantry_cli.stack import StackDirectory, StackRecord
-from gantry_cli.status_page import show_page
-from gantry_cli.tables import table
+from gantry_cli.status.cluster_view import BrokerView, ClusterView, GroupView, TopicView, view_cluster
+from gantry_cli.status.page import show_page
 from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, missing_text, rate_text, time_text
 from gantry_client import Admin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDocument:
+    """`gantry status`: a cluster."""
+
+    name_server: str
+    local_stack: StackRecord | None
+    """The `gantry up` here, if it is that cluster."""
+    brokers: tuple[BrokerView, ...]
+    topics: tuple[TopicView, ...]
+    topics_total: int
+    groups: tuple[GroupView, ...]
+    local_group: Look | None = None
+    """The group of `gantry up` here, if it is that cluster, as its supervisor saw it last."""
 
 
 @click.command(

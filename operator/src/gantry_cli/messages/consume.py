@@ -13,16 +13,14 @@ import click
 
 from gantry_cli.account import client_settings
 from gantry_cli.completing import complete_group, complete_topic
-from gantry_cli.documents import MessageDocument
 from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
-from gantry_cli.group_reading import Membership, group_messages
+from gantry_cli.messages.documents import MessageDocument
+from gantry_cli.messages.reading import Delivery, Membership, TopicReader, group_messages
 from gantry_cli.options import name_server_option, refuse_ignored, run
 from gantry_cli.output import Form, output_option, record_text
-from gantry_cli.reading import Delivery, TopicReader
 from gantry_cli.round_trip import READER_GROUP
-from gantry_cli.text import time_text
-from gantry_cli.times import HELP, Start, parse_start
+from gantry_cli.text import HELP, Start, parse_start, time_text
 from gantry_client import InvalidMessage, PullConsumer, ReceivedMessage, Sql, UnreadableBody
 from gantry_client.subscriptions import make_filter
 

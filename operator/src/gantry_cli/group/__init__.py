@@ -1,0 +1,1 @@
+"""`gantry group`: consumer groups, how far they are, who is in them, and moving and resending."""

@@ -1,0 +1,1 @@
+"""`gantry produce` and `gantry consume`: messages in and out."""
