@@ -144,9 +144,7 @@ class LocalActions:
                     await self._group.remove(member)
             case act.ReplaceDisk(disk_id=disk_id):
                 if member.is_disk_lost and member.record.identity == disk_id:
-                    await member.broker.stop()
-                    member.record.identity, member.report = "", None
-                    member.broker.start()
+                    await member.replace_disk()
 
     def empty_end(self, shard: int) -> int | None:
         return self._group.emptying.end(shard)

@@ -6,6 +6,7 @@ since it is the one who would have to keep what was promised.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
 
@@ -53,7 +54,7 @@ class Edits:
             self._take()
         urls = tuple(one.sidecar_url for one in self._supervisor.record.members) if self._has_sidecars else ()
         if self._supervisor.settings.sidecars != urls:
-            self._supervisor.settings.sidecars = urls
+            self._supervisor.replace_settings(replace(self._supervisor.settings, sidecars=urls))
 
     def _take(self) -> None:
         supervisor = self._supervisor
@@ -69,8 +70,8 @@ class Edits:
             return
         self._group = group
         old, has_sidecars = supervisor.settings, self._has_sidecars
-        supervisor.settings = settings_of(
-            group, supervisor.record, old.buffers_root, old.access, has_sidecars=has_sidecars
+        supervisor.replace_settings(
+            settings_of(group, supervisor.record, old.buffers_root, old.access, has_sidecars=has_sidecars)
         )
         supervisor.tell("a new manifest was handed over")
         supervisor.wake()

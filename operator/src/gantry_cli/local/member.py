@@ -37,7 +37,7 @@ def local_restart_policy() -> RestartPolicy:
 
 
 @final
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What members are started with now; replaced as a whole when the manifest is."""
 
@@ -156,6 +156,12 @@ class LocalMember:
     def is_disk_lost(self) -> bool:
         """Whether there was a store, and is none any more."""
         return bool(self.record.identity) and not Path(self.record.store).is_dir()
+
+    async def replace_disk(self) -> None:
+        """Have its broker start with an empty store, as a member that has never reported."""
+        await self.broker.stop()
+        self.record.identity, self.report = "", None
+        self.broker.start()
 
     async def look(self) -> None:
         """Ask it how it is. Whoever does not answer is seen as it was."""

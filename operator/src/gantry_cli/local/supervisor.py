@@ -147,6 +147,10 @@ class Supervisor:
         self.events.append(Event(now, text))
         self._told(text)
 
+    def replace_settings(self, settings: Settings) -> None:
+        """Have members start, and be judged, by other settings from now on."""
+        self.settings = settings
+
     def wake(self) -> None:
         """Look again soon."""
         self._wake.set()
