@@ -123,7 +123,7 @@ def test_a_pipelines_files_follow_the_users_own_umask(tmp_path: Path) -> None:
     """What a job writes is for its readers: the command hands on the umask that it was started with."""
     script = (
         "import os, sys\n"
-        "from gantry_cli.serve import _run\n"
+        "from gantry_cli.pipeline import _run\n"
         "from gantry_remoting.file_access import limit_new_files\n"
         "limit_new_files()\n"
         f"_run([sys.executable, '-c', {f'open({str(tmp_path / chr(114))!r}, {chr(119)!r})'!r}])\n"
