@@ -28,7 +28,7 @@ from gantry_cli.kube.options import (
     target_options,
 )
 from gantry_cli.kube.ordering import Asked
-from gantry_cli.kube.packing import pack_and_say
+from gantry_cli.kube.packing import pack_in_cluster
 from gantry_cli.kube.screen import show_explanation
 from gantry_cli.local.bundle import pack_here
 from gantry_cli.local.look import explain_here
@@ -323,7 +323,7 @@ def bundle_command(entry: EntryPoint) -> click.Command:
             case LocalGroup(data):
                 pack_here(data, path)
             case ClusterGroup(target, name):
-                pack_and_say(target, name, path, may_exec=may_exec)
+                pack_in_cluster(target, name, path, may_exec=may_exec)
 
     return bundle
 

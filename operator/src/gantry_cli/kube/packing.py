@@ -17,27 +17,22 @@ rights to any of it: what is left out is named with the right that lacks, and th
 
 from __future__ import annotations
 
-import io
 import re
-import tarfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
-import click
 import msgspec
 
-from gantry_cli.errors import CliError
 from gantry_cli.kube.cluster import Cluster, Object, Target, open_group
 from gantry_cli.kube.faults import Refusal, line_of
 from gantry_cli.kube.inside import Inside, is_running
 from gantry_cli.kube.look import GroupObserver, document_of
 from gantry_cli.kube.naming import DEPLOYMENTS, EVENTS, GROUP_LABEL, NODES, OPERATOR_LABELS, PACKED, PODS, Kind
+from gantry_cli.local.bundle import write_bundle
 from gantry_cli.output import yaml_text
-from gantry_cli.progress import count_progress
-from gantry_cli.text import bytes_text
 from gantry_wire.version import VERSION
 
 TAKEN_OUT: Final = "[taken out]"
@@ -87,26 +82,14 @@ OPERATOR_NAMESPACE: Final = "gantry-system"
 Entry = tuple[str, bytes]
 
 
-def pack(target: Target, name: str | None, path: Path | None, *, may_exec: bool) -> Path:
-    """Write it. Raises CliError."""
+def pack_in_cluster(target: Target, name: str | None, file: Path | None, *, may_exec: bool) -> None:
+    """Write the bundle of a group in a cluster, and where it is. Raises CliError."""
     cluster, document = open_group(target, name)
-    file = path or Path(f"gantry-bundle-{document['metadata']['name']}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
+    entries = Packing(cluster, document, may_exec=may_exec).entries()
     try:
-        with tarfile.open(file, "w:gz") as archive, count_progress("packing") as tell:
-            for number, (entry, data) in enumerate(Packing(cluster, document, may_exec=may_exec).entries()):
-                _add(archive, entry, data)
-                tell(number + 1, None)
-    except OSError as error:
-        raise CliError(f"{file} cannot be written: {error.strerror}", "name another file with --to") from error
+        write_bundle(file, f"gantry-bundle-{document['metadata']['name']}", entries)
     except Refusal as refusal:
         raise line_of(refusal) from refusal
-    return file
-
-
-def pack_and_say(target: Target, name: str | None, path: Path | None, *, may_exec: bool) -> None:
-    """The same, and where it is. Raises CliError."""
-    file = pack(target, name, path, may_exec=may_exec)
-    click.echo(f"{file} ({bytes_text(file.stat().st_size)})")
 
 
 @final
@@ -239,9 +222,3 @@ def _yaml(document: Any) -> bytes:
 def _file(document: Object) -> str:
     """The name of its file: those of objects may hold no slash, and only a few other characters."""
     return str(document["metadata"]["name"]).replace("/", "_")
-
-
-def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    facts = tarfile.TarInfo(f"gantry-bundle/{name}")
-    facts.size, facts.mtime, facts.mode = len(data), int(time.time()), 0o600
-    archive.addfile(facts, io.BytesIO(data))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import click
@@ -23,11 +24,11 @@ from gantry_cli.kube.faults import Refusal, harmless, line_of
 from gantry_cli.kube.inside import Inside
 from gantry_cli.kube.look import GroupObserver, document_of, group_from, observed, shards_of
 from gantry_cli.kube.naming import pod_of
+from gantry_cli.local.look import risk_line, size_text
 from gantry_cli.output import Form, show, table
 from gantry_cli.progress import waiting, watch
-from gantry_cli.text import bytes_text, duration_text
+from gantry_cli.text import duration_text
 from gantry_spec.explain import explain as outlooks_of
-from gantry_spec.ledger import Fault, Ledger
 
 EVENTS_SHOWN: Final = 6
 SHARD_COLUMNS: Final = ("shard", "master", "epoch", "in sync", "lag", "at risk", "waits for", "doing")
@@ -53,7 +54,7 @@ def render(look: GroupLook) -> Iterator[RenderableType]:
 
 
 def _lines(look: GroupLook) -> Iterator[str]:
-    yield from (_ledger_line(look.group, ledger) for ledger in look.ledgers)
+    yield from (risk_line(ledger, partial(pod_of, look.group)) for ledger in look.ledgers)
     for one in look.conditions:
         is_usual = one.status == "True" if one.type in GOOD_WHEN_SO else one.status == "False" and not one.message
         if not is_usual:
@@ -120,32 +121,10 @@ def _member_row(member: MemberLook) -> tuple[str, ...]:
         (member.role or member.label or "-").lower(),
         str(member.epoch or "-"),
         state,
-        *(_bytes(size) for size in (member.wrote, member.confirmed, member.flushed, member.behind_bytes)),
+        *(size_text(size) for size in (member.wrote, member.confirmed, member.flushed, member.behind_bytes)),
         member.node or "-",
         "; ".join(remarks),
     )
-
-
-def _ledger_line(group: str, ledger: Ledger) -> str:
-    if ledger.master is None or not ledger.is_fresh:
-        return f"shard {ledger.shard}: no master that answers"
-    losses = (
-        ("process", Fault.PROCESS),
-        ("machine", Fault.MACHINE),
-        ("disk", Fault.DISK),
-        ("disk and furthest slave", Fault.SLAVE),
-    )
-    texts = [f"{what} {_risk(ledger, fault)}" for what, fault in losses]
-    return f"shard {ledger.shard}: at risk if {pod_of(group, ledger.shard, ledger.master)} lost its " + ", ".join(texts)
-
-
-def _risk(ledger: Ledger, fault: Fault) -> str:
-    size = ledger.risk(fault).bytes
-    return "unknown" if size is None else bytes_text(size)
-
-
-def _bytes(size: int | None) -> str:
-    return "-" if size is None else bytes_text(size)
 
 
 def _event_row(event: EventLook) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ import io
 import tarfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ import click
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_cli.processes import boot_id_of
-from gantry_cli.progress import waiting
+from gantry_cli.progress import count_progress
 from gantry_cli.text import bytes_text
 
 LOG_BYTES_MAX: Final = 1 << 20
@@ -36,11 +36,19 @@ def pack_here(data: Path, file: Path | None) -> None:
     record = state.read_group()
     if record is None:
         raise Absent(f"there is no group in {data}", "name its folder with --data")
-    path = file or Path(f"gantry-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
+    write_bundle(file, "gantry-bundle", _contents(state, record))
+
+
+def write_bundle(file: Path | None, name: str, entries: Iterable[tuple[str, bytes]]) -> None:
+    """Write a bundle, by default to NAME-TIME.tar.gz here, and print where it is. Raises CliError."""
+    path = file or Path(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     try:
-        with tarfile.open(path, "w:gz") as archive, waiting("packing"):
-            for name, content in _contents(state, record):
-                _add(archive, name, content)
+        with tarfile.open(path, "w:gz") as archive, count_progress("packing") as tell:
+            for number, (entry, content) in enumerate(entries, 1):
+                facts = tarfile.TarInfo(f"gantry-bundle/{entry}")
+                facts.size, facts.mtime, facts.mode = len(content), int(time.time()), 0o600
+                archive.addfile(facts, io.BytesIO(content))
+                tell(number, None)
     except OSError as error:
         raise CliError(f"{path} cannot be written: {error.strerror}", "name another file with --to") from error
     click.echo(f"{path} ({bytes_text(path.stat().st_size)})")
@@ -90,9 +98,3 @@ def _end(path: Path) -> bytes:
         size = file.seek(0, io.SEEK_END)
         file.seek(max(0, size - LOG_BYTES_MAX))
         return file.read(LOG_BYTES_MAX)
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(f"gantry-bundle/{name}")
-    entry.size, entry.mtime = len(content), int(time.time())
-    archive.addfile(entry, io.BytesIO(content))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -167,7 +167,7 @@ def render(look: Look, *, with_events: bool = False) -> Iterator[RenderableType]
         yield f"the supervisor has not looked for {duration_text(age_ms(look) / 1000)}: this is old"
     columns = ("member", "role", "epoch", "address", "wrote", "confirmed", "flushed", "behind", "sidecar", "remarks")
     yield table("Members", columns, map(_row, look.members), right=columns[4:8])
-    yield from map(_ledger_line, look.ledgers)
+    yield from (risk_line(ledger, member_name) for ledger in look.ledgers)
     for one in look.conditions:
         is_bad = one.is_so is (one.type in ("Degraded", "Paused", "Progressing"))
         if is_bad or one.is_so is None:
@@ -196,33 +196,30 @@ def _row(member: MemberView) -> tuple[str, ...]:
         role,
         str(member.epoch or "-"),
         member.address,
-        _bytes(member.wrote),
-        _bytes(member.confirmed),
-        _bytes(member.flushed),
-        _bytes(member.behind_bytes),
+        size_text(member.wrote),
+        size_text(member.confirmed),
+        size_text(member.flushed),
+        size_text(member.behind_bytes),
         member.sidecar_url or "-",
         "; ".join(remarks),
     )
 
 
-def _bytes(size: int | None) -> str:
+def size_text(size: int | None) -> str:
+    """A number of bytes, or a dash if nobody knows it."""
     return "-" if size is None else bytes_text(size)
 
 
-def _risk(ledger: Ledger, fault: Fault) -> str:
-    size = ledger.risk(fault).bytes
-    return "unknown" if size is None else bytes_text(size)
-
-
-def _ledger_line(ledger: Ledger) -> str:
+def risk_line(ledger: Ledger, name_of: Callable[[int, int], str]) -> str:
+    """What a shard would lose with its master; ``name_of`` returns what a member of a shard is called."""
     if ledger.master is None or not ledger.is_fresh:
         return f"shard {ledger.shard}: no master that answers"
-    losses = (
+    faults = (
         ("process", Fault.PROCESS),
         ("machine", Fault.MACHINE),
         ("disk", Fault.DISK),
         ("disk and furthest slave", Fault.SLAVE),
     )
-    texts = [f"{what} {_risk(ledger, fault)}" for what, fault in losses]
-    master = member_name(ledger.shard, ledger.master)
-    return f"shard {ledger.shard}: at risk if {master} lost its " + ", ".join(texts)
+    sizes = ((what, ledger.risk(fault).bytes) for what, fault in faults)
+    texts = [f"{what} {'unknown' if size is None else bytes_text(size)}" for what, size in sizes]
+    return f"shard {ledger.shard}: at risk if {name_of(ledger.shard, ledger.master)} lost its " + ", ".join(texts)
