@@ -9,7 +9,7 @@ says what happened. Orders that move a role carry an epoch, and are idempotent: 
 order again, and is answered as if it were the first time. So a lost answer never has to be guessed.
 
 Everybody who gives orders uses these values: the command line, the local supervisor, the sidecar in a pod. What they
-mean for a log is the broker's business; who may be promoted is ``gantry_spec.election``'s. An unknown field in an order
+mean for a log is the broker's business; who may be promoted is ``gantry_spec.decide``'s. An unknown field in an order
 is refused, since a broker must not do half of what was meant; one in an answer is ignored, since it only tells more.
 """
 

@@ -8,11 +8,13 @@ acknowledged is put down by the group, which is how a loss is seen.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import final
 
-from gantry_status.orders import UNKNOWN, HaRole, HaStatus, OrderRefused, Promised
+from gantry_status.orders import UNKNOWN, HaRole, HaStatus, OrderRefused, Promised, SlaveState
 
 Record = tuple[int, int]
 """Epoch and serial number."""
@@ -40,6 +42,7 @@ class FakeMember:
     """Why it refuses to be drained."""
     granted_ms: int = 0
     name: str = "b"
+    _promised_at: float | None = None
     ordered: list[str] = field(default_factory=list)
 
     # -- orders --------------------------------------------------------------------------------------------------------
@@ -60,9 +63,33 @@ class FakeMember:
             electable=tuple(self.electable),
             acks_needed=self.group.acks_needed,
             master_id=self.master_id,
+            master=self._master_address,
+            slaves=tuple(self._slaves()),
+            granted_ms=self._granted_ms(),
+            is_whole=True,
             is_draining=self.is_draining,
             may_acknowledge=self.role is HaRole.MASTER,
         )
+
+    @property
+    def _master_address(self) -> str:
+        master = self.group.members.get(self.master_id)
+        return master.ha_address if master is not None and self.role is HaRole.SLAVE else ""
+
+    def _slaves(self) -> list[SlaveState]:
+        """The slaves that follow, each with as much of this log as it has."""
+        found = []
+        for one in self.group.members.values():
+            if one is not self and one.master_id == self.number and one._follows(self):
+                identity = f"{one.number:032x}"
+                found.append(SlaveState(identity=identity, number=one.number, received=one._shared(self)))
+        return found
+
+    def _granted_ms(self) -> int:
+        """The rest of the last grant: it was given just before the promise, if there is one."""
+        if self._promised_at is None:
+            return self.granted_ms
+        return max(0, self.granted_ms - int((time.monotonic() - self._promised_at) * 1000))
 
     async def promise(self, epoch: int, to: str) -> Promised:
         self.ordered.append(f"promise {epoch}")
@@ -70,6 +97,7 @@ class FakeMember:
         if epoch > self.epoch and self.role is not HaRole.UNASSIGNED:
             self.role = HaRole.UNASSIGNED if self.role is HaRole.MASTER else self.role
         self.promised = epoch
+        self._promised_at = time.monotonic()
         return Promised(
             epoch=epoch,
             identity=f"{self.number:032x}",
@@ -155,9 +183,7 @@ class FakeMember:
         master = self.group.members.get(self.master_id)
         if master is None or not self._follows(master):
             return
-        same = 0
-        while same < min(len(self.log), len(master.log)) and self.log[same] == master.log[same]:
-            same += 1
+        same = self._shared(master)
         del self.log[same:]
         self.log += master.log[same : same + records]
 
@@ -182,6 +208,11 @@ class FakeMember:
     def _follows(self, master: FakeMember) -> bool:
         is_joined = self.is_linked and master.is_linked and master.role is HaRole.MASTER
         return self.role is HaRole.SLAVE and is_joined and self.epoch == master.epoch and self.promised <= master.epoch
+
+    def _shared(self, master: FakeMember) -> int:
+        """Up to where both logs are the same."""
+        pairs = zip(self.log, master.log, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def _has(self, log: list[Record]) -> bool:
         return self.log[: len(log)] == log

@@ -20,7 +20,9 @@ from typing import Final, final
 from gantry_histories.events import Journal, Reign
 from replication.group import POLL_S, Group, Member, reachable
 
-from gantry_spec.election import Candidate, elect
+from gantry_spec.ballot import Ballot, count
+from gantry_spec.lease import LeaseRecord, Voice
+from gantry_spec.lease import Reign as Term
 from gantry_status.orders import AskPromise, Follow, HaRole, HaStatus, Lease, OrderError, Promised, Promote
 
 PATIENCE_S: Final = 180.0
@@ -96,19 +98,29 @@ class Supervisor:
         statuses = await reachable(members)
         epoch = _next_epoch(self.epoch, statuses)
         promises = [promise for member, _ in statuses if (promise := await self._promise(member, epoch)) is not None]
-        candidates = [
-            Candidate(str(promise.broker_id), promise.last_epoch, promise.end, promise.epoch) for promise in promises
-        ]
-        result = elect([str(number) for number in self._electable], self.acks_needed, epoch, candidates)
+        result = count(self._record(promises), [_ballot(one) for one in promises if one.broker_id in self._electable])
         if result.winner is None:
             raise NoPromotion(result.reason)
         if not self.acks_needed:
             await self._outlive_keys(min(promise.granted_ms for promise in promises))
-        winner = self._group[int(result.winner.identity)]
+        winner = self._group[result.winner.number]
         await self._enthrone(winner, epoch)
         if tells_others:
             await self.gather(self._group.others(winner))
         return winner
+
+    def _record(self, promises: Sequence[Promised]) -> LeaseRecord:
+        """The last term, and the stores that have a vote after it."""
+        stores = {promise.broker_id: promise.identity for promise in promises}
+        electable = tuple(Voice(number, stores.get(number, "")) for number in self._electable)
+        term = Term(
+            epoch=self.epoch,
+            master=self.master.number,
+            identity="",
+            electable=electable,
+            acks_needed=self.acks_needed,
+        )
+        return LeaseRecord(epoch=self.epoch, reigns=(term,))
 
     async def reinstate(self) -> Member:
         """All are here again, the old master without a role: the one with the furthest log of all is the master."""
@@ -182,6 +194,19 @@ class Supervisor:
                 if followers <= near and (status.confirmed or 0) >= wrote:
                     return
                 await asyncio.sleep(POLL_S)
+
+
+def _ballot(promise: Promised) -> Ballot:
+    """What a member that has promised is to the count. Its store is the one that has acknowledged."""
+    return Ballot(
+        number=promise.broker_id,
+        identity=promise.identity,
+        epoch=promise.last_epoch,
+        last_epoch=promise.last_epoch,
+        end=promise.end,
+        is_whole=None,
+        grant_over_ms=0,
+    )
 
 
 def _boottime_ms() -> int:

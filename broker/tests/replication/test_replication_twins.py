@@ -13,7 +13,8 @@ from replication.plans import Fault, Plan
 from replication.rounds import scene
 from replication.without import GUARDS
 
-from gantry_spec.election import Candidate, Election, elect
+from gantry_spec.ballot import Ballot, Count, count
+from gantry_spec.lease import LeaseRecord
 
 pytestmark = pytest.mark.needs_root
 PATIENCE_S = 5.0
@@ -24,21 +25,19 @@ QUICK = ("grants", "promises", "stream-epoch")
 GUARDED = [pytest.param(guard, marks=() if guard in QUICK else pytest.mark.slow) for guard in sorted(GUARDS)]
 
 
-def elect_the_shortest(
-    electable: Sequence[str], acks_needed: int, epoch: int, promised: Sequence[Candidate], *, is_leased: bool = True
-) -> Election:
-    """Who has the least, of those who have promised."""
-    result = elect(electable, acks_needed, epoch, promised, is_leased=is_leased)
+def count_the_shortest(record: LeaseRecord, ballots: Sequence[Ballot]) -> Count:
+    """The member that has the least wins, of those that have promised."""
+    result = count(record, ballots)
     if result.winner is None:
         return result
-    shortest = min(promised, key=lambda one: (one.epoch, one.end))
-    print(f"{shortest.identity} of {promised}")
+    shortest = min(ballots, key=lambda one: one.place)
+    print(f"{shortest.number} of {ballots}")
     return result._replace(winner=shortest)
 
 
 async def test_an_election_of_the_wrong_one_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """R3's twin: the slave that lags is promoted, and what only the other one had is lost."""
-    monkeypatch.setattr(supervisor, "elect", elect_the_shortest)
+    monkeypatch.setattr(supervisor, "count", count_the_shortest)
     plan = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
     async with scene(plan, tmp_path, is_root=True) as made:
         await made.drama.play(Fault.LAG_AND_KILL)

@@ -21,7 +21,8 @@ from gantry_cli.group.documents import (
     ResetDocument,
     RunningDocument,
 )
-from gantry_cli.ha_documents import MembersDocument, MoveDocument
+from gantry_cli.ha_group import MembersDocument
+from gantry_cli.ha_promote import MoveDocument
 from gantry_cli.kube.documents import GroupLook, KubeExplainDocument
 from gantry_cli.local.look import ExplainDocument
 from gantry_cli.messages.documents import MessageDocument, ReceiptDocument
@@ -65,6 +66,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry ha status": MembersDocument,
     "gantry ha promote": MoveDocument,
     "gantry ha promise": Promised,
+    "gantry ha promote-at": HaStatus,
     "gantry ha follow": HaStatus,
     "gantry ha demote": HaStatus,
     "gantry ha fence": HaStatus,

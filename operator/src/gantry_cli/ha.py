@@ -12,16 +12,13 @@ import click
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
-from gantry_cli.ha_documents import MoveDocument, members_document
-from gantry_cli.ha_group import CannotMove, Member
-from gantry_cli.ha_move import Move
-from gantry_cli.ha_orders import accept_loss, demote, drain, explain_order, fence, flush, follow, promise
-from gantry_cli.ha_steps import Moved, Step, Wish, look
-from gantry_cli.ha_text import group_text, moved_text, step_text
+from gantry_cli.ha_group import CannotPromote, Member, MemberSocket, Observation, members_document, observe
+from gantry_cli.ha_orders import accept_loss, demote, drain, explain_order, fence, flush, follow, promise, promote_at
+from gantry_cli.ha_promote import MoveDocument, Promoted, Promotion, Step, Wanted
+from gantry_cli.ha_text import group_text, promoted_text, step_text
 from gantry_cli.output import Form, output_option, print_document, show
 from gantry_cli.progress import waiting
 from gantry_cli.stack import DEFAULT_DIRECTORY
-from gantry_status.order_client import OrderClient
 from gantry_status.orders import OrderError, OrderRefused
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,7 +59,7 @@ def ha() -> None:
 
     Every broker has a control socket, a file that only its own user may open; members of one group are named by theirs.
     A socket is local, so this runs where the brokers do. `status` and `promote` take several; the other commands are
-    single orders to one broker, the steps of which a promotion is made.
+    single orders to one broker.
 
     Each order that changes a role carries an epoch, and brokers refuse what is older than what they have promised, so
     no order that comes late can bring back an old master.
@@ -84,15 +81,16 @@ def status(paths: Sequence[Path], form: Form) -> None:
     Exit codes: 0 everybody answers, 1 somebody does not.
     """
     with waiting("asking the members"):
-        members = asyncio.run(_look(paths))
-    show(form, members_document(members), lambda: group_text(members))
+        observation = asyncio.run(_observe(paths))
+    members: list[Member] = list(observation.members)
+    show(form, members_document(members), lambda: group_text(observation))
     if any(one.status is None for one in members):
         raise click.exceptions.Exit(1)
 
 
-async def _look(paths: Sequence[Path]) -> list[Member]:
+async def _observe(paths: Sequence[Path]) -> Observation:
     async with AsyncExitStack() as stack:
-        return await look([await stack.enter_async_context(OrderClient(str(path))) for path in paths])
+        return await observe([await stack.enter_async_context(MemberSocket(str(path))) for path in paths])
 
 
 @ha.command(
@@ -120,7 +118,7 @@ async def _look(paths: Sequence[Path]) -> list[Member]:
     metavar="NUMBER",
     help="Who the master was, if it does not answer and nobody has recorded it.",
 )
-@click.option("--force", is_flag=True, help="Promote though too few can promise, and something may be lost.")
+@click.option("--force", is_flag=True, help="Promote though too few can vote, and something may be lost.")
 @click.option("--yes", is_flag=True, help="Do not ask before something may be lost.")
 @click.option(
     "--timeout",
@@ -143,32 +141,36 @@ def promote(
 ) -> None:
     """Make one member of a group its master, in a new epoch, and have the others follow it.
 
-    While the old master answers, it hands over: it takes no more sends, the slave gets all it has, then the master is
-    fenced and the slave promoted. Nothing is lost, in any mode. If the slave is not there in time, all stays as it was.
+    The command observes the members and decides by the same rules as the operator and `gantry up`.
 
-    When it does not answer, so many slaves must first promise, durably, never to follow it again that it can gather no
-    acknowledgement any more: S-k+1 of the S electable slaves, where code 0 needs k acks. Of those, the furthest has
-    every acknowledged message. With too few of them the command refuses before it changes anything. In an asynchronous
-    group (k = 0) one promise is enough, but what only the old master has is lost, and that is said.
+    While the old master answers, it hands over: it takes no more sends, the slave gets all it has, then all members
+    promise to follow no older master, and the slave is promoted. Nothing is lost, in any mode. If the slave does not
+    catch up in time, the master takes sends again.
 
-    Where the member that --to names is the master already, whoever does not follow it is told to: after a repair, say.
+    When the master does not answer, S-k+1 of the S electable slaves must first promise, durably, never to follow it
+    again, where code 0 needs k acks. Then the old master can gather no acknowledgement any more, and the furthest of
+    those slaves has every acknowledged message. A slave has no vote if its store is new or may have lost something.
+    With too few votes the command refuses before it changes anything. In an asynchronous group (k = 0) one promise is
+    enough, but what only the old master has is lost, and the command reports that.
 
-    --force promotes with too few promises. It prints what may be lost, and asks. Use it only when the missing members
-    are gone for good: one that still runs as the master could go on acknowledging.
+    Where the member that --to names is the master already, every member that does not follow it is ordered to.
 
-    Exit codes: 0 done, and everybody who answers follows; 1 it could not be done, or somebody does not follow yet;
-    2 the command was typed wrongly; 3 nobody is there.
+    --force promotes with too few votes. It prints what may be lost, and asks. Use it only when the missing members are
+    gone for good: one that still runs as the master could go on acknowledging.
+
+    Exit codes: 0 done, and every member that answers follows; 1 it could not be done, or a member does not follow yet;
+    2 the command was typed wrongly; 3 no member answers.
     """
-    wish = Wish(
+    wanted = Wanted(
         to=to,
-        named=frozenset(electable),
+        electable=frozenset(electable),
         old_master=old_master,
-        is_forced=force,
-        drain_timeout_ms=int(timeout_s * 1000),
+        may_force=force,
+        timeout_ms=int(timeout_s * 1000),
     )
     steps: list[Step] = []
 
-    def tell(step: Step) -> None:
+    def report(step: Step) -> None:
         steps.append(step)
         click.echo(step_text(step), err=form.is_document)
 
@@ -177,34 +179,34 @@ def promote(
         return yes or click.confirm("Promote all the same?", err=True)
 
     try:
-        moved = asyncio.run(_move(paths, wish, tell, confirm))
-    except (CannotMove, OrderError) as error:
+        promoted = asyncio.run(_promote(paths, wanted, report, confirm))
+    except (CannotPromote, OrderError) as error:
         if form.is_document:
             print_document(form, {"error": str(error), "steps": steps})
         raise _explain(error) from error
     if form.is_document:
-        print_document(form, _document(moved))
+        print_document(form, _document(promoted))
     else:
-        for line in moved_text(moved):
+        for line in promoted_text(promoted):
             click.echo(line)
-    if not moved.is_complete:
+    if not promoted.is_complete:
         raise click.exceptions.Exit(1)
 
 
-def _document(moved: Moved) -> MoveDocument:
+def _document(promoted: Promoted) -> MoveDocument:
     return MoveDocument(
         error=None,
-        epoch=moved.epoch,
-        master=moved.master,
-        number=moved.number,
-        loss=moved.loss,
-        is_complete=moved.is_complete,
-        steps=moved.steps,
+        epoch=promoted.epoch,
+        master=promoted.master,
+        number=promoted.number,
+        loss=promoted.loss,
+        is_complete=promoted.is_complete,
+        steps=promoted.steps,
     )
 
 
-def _explain(error: CannotMove | OrderError) -> CliError:
-    if isinstance(error, CannotMove):
+def _explain(error: CannotPromote | OrderError) -> CliError:
+    if isinstance(error, CannotPromote):
         kind = Absent if error.is_nobody_there else CliError
         return kind(error.reason, error.remedy)
     if isinstance(error, OrderRefused):
@@ -212,13 +214,13 @@ def _explain(error: CannotMove | OrderError) -> CliError:
     return explain_order(error, "")
 
 
-async def _move(
-    paths: Sequence[Path], wish: Wish, tell: Callable[[Step], None], confirm: Callable[[str], bool]
-) -> Moved:
+async def _promote(
+    paths: Sequence[Path], wanted: Wanted, report: Callable[[Step], None], confirm: Callable[[str], bool]
+) -> Promoted:
     async with AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(OrderClient(str(path))) for path in paths]
-        return await Move(clients, wish, tell=tell, confirm=confirm).run()
+        clients = [await stack.enter_async_context(MemberSocket(str(path))) for path in paths]
+        return await Promotion(clients, wanted, report=report, confirm=confirm).run()
 
 
-for command in (promise, follow, demote, fence, drain, flush, accept_loss):
+for command in (promise, promote_at, follow, demote, fence, drain, flush, accept_loss):
     ha.add_command(command)

@@ -1,27 +1,47 @@
-"""A group of brokers as its members describe it, and what follows for a move of the master role: pure.
+"""The members of a group that a person runs by hand: asked over their control sockets, and put together as one shard.
 
-    M  the members that may be the master, by their own numbers
-    S  of these, the slaves of the present epoch            = M without its master
-    k  acks of S that code 0 needs
-
-S and k are what the members have recorded with their epoch, and a person may name M instead. Whatever would make a vote
-worth nothing is refused here before anybody is asked for anything: two that claim one number, two sockets of one
-broker, members of two groups. Where they disagree on S or k, that is taken which asks for more promises.
+Whatever would make a vote worth nothing is refused here before any member is ordered anything: two that claim one
+number, two sockets of one broker, members of two groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, Protocol, final, overload
 
-from gantry_spec.election import promises_needed
-from gantry_status.orders import UNKNOWN, HaRole, HaStatus
+from gantry_cli.local.state import now_ms
+from gantry_spec import observed as seen
+from gantry_spec.decide import Decision, decide
+from gantry_spec.ledger import Ledger
+from gantry_spec.manifest import Spec
+from gantry_spec.manifest.parts import Failover
+from gantry_spec.manifest.quantities import Duration
+from gantry_spec.observed import Observed, ObservedLease, ObservedShard, PromotionRequest, Report
+from gantry_status.broker_state import document_of, view_of
+from gantry_status.order_client import Check, OrderClient
+from gantry_status.orders import (
+    UNKNOWN,
+    AnyOrder,
+    AskPromise,
+    AskStatus,
+    HaStatus,
+    OrderError,
+    Promised,
+    StatusOrder,
+)
 
-EPOCH_STRIDE: Final = 1_000
+OBSERVE_TIMEOUT_S: Final = 5.0
+SHARD: Final = 0
+"""The number of the one shard that a group by hand has."""
+
+SPEC: Final = Spec(failover=Failover(after=Duration(10_000)))
+"""No spec describes such a group, and its members are in the request. What was observed counts for longer than one
+member may keep the others waiting."""
 
 
-class CannotMove(Exception):
+class CannotPromote(Exception):
     """The role stays where it is. Says why, and what to do."""
 
     def __init__(self, reason: str, remedy: str, *, is_nobody_there: bool = False) -> None:
@@ -29,6 +49,57 @@ class CannotMove(Exception):
         self.is_nobody_there = is_nobody_there
         self.reason = reason
         self.remedy = remedy
+
+
+class Caller(Protocol):
+    """The way to one broker: an ``OrderClient``, or a test's own broker."""
+
+    @property
+    def path(self) -> str: ...
+
+    @overload
+    async def call(self, order: AskPromise, *, timeout_s: float | None = None) -> Promised: ...
+
+    @overload
+    async def call(self, order: StatusOrder, *, timeout_s: float | None = None) -> HaStatus: ...
+
+
+class MemberClient(Caller, Protocol):
+    """The way to one member of a group."""
+
+    async def call_checked(self, order: AnyOrder, check: Check | None) -> HaStatus | Promised:
+        """Have it done by a process whose status ``check`` accepts."""
+        ...
+
+
+@final
+class MemberSocket:
+    """The way to one member over its control socket. A checked order has a connection, and so a process, of its own."""
+
+    def __init__(self, path: str) -> None:
+        self.path: Final = path
+        self._client: Final = OrderClient(path)
+
+    @overload
+    async def call(self, order: AskPromise, *, timeout_s: float | None = None) -> Promised: ...
+
+    @overload
+    async def call(self, order: StatusOrder, *, timeout_s: float | None = None) -> HaStatus: ...
+
+    async def call(self, order: AnyOrder, *, timeout_s: float | None = None) -> HaStatus | Promised:
+        return await self._client.call(order, timeout_s=timeout_s)
+
+    async def call_checked(self, order: AnyOrder, check: Check | None) -> HaStatus | Promised:
+        if check is None:
+            return await self._client.call(order)
+        async with OrderClient(self.path, is_one_connection=True) as client:
+            return await client.call_checked(order, check)
+
+    async def __aenter__(self) -> MemberSocket:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
 
 
 @final
@@ -53,142 +124,118 @@ class Member:
         return f"{self.status.broker_name or 'broker'}/{self.number}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembersDocument:
+    """`gantry ha status`: a group."""
+
+    members: list[Member]
+
+
+def members_document(members: list[Member]) -> dict[str, object]:
+    """The same, with -1 for what the brokers do not know."""
+    return {
+        "members": [
+            {
+                "path": one.path,
+                "status": None if one.status is None else document_of(one.status),
+                "failure": one.failure,
+            }
+            for one in members
+        ]
+    }
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """A member that answers."""
+class Observation:
+    """All members at one moment: asked at its beginning at the earliest, answered at its end at the latest."""
 
-    path: str
-    status: HaStatus
-
-    @property
-    def number(self) -> int:
-        return Member(self.path, self.status).number
-
-    @property
-    def name(self) -> str:
-        return Member(self.path, self.status).name
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """How far its log is."""
-        return self.status.place
+    members: Sequence[Member] = ()
+    asked_ms: int = 0
+    answered_ms: int = 0
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Group:
-    """What is known of a group at one moment."""
+async def observe(clients: Sequence[Caller]) -> Observation:
+    """Ask all members for their status, side by side."""
 
-    reached: tuple[Reached, ...]
-    silent: tuple[Member, ...]
-    epoch: int
-    """The newest in which anybody has a role."""
-    electable: frozenset[int]
-    """S."""
-    members: frozenset[int]
-    """M, as far as it is known."""
-    acks_needed: int
-    """k."""
-    master: Reached | None
-    """Of that epoch, if it answers and still is."""
-    left_out: frozenset[int] = frozenset()
-    """Of M, who may not be promoted in the next epoch."""
-    is_unasked: bool = False
-    """Whether its master acknowledges without asking anybody: no promise ends that."""
+    async def one(client: Caller) -> Member:
+        try:
+            return Member(client.path, await client.call(AskStatus(), timeout_s=OBSERVE_TIMEOUT_S))
+        except OrderError as error:
+            return Member(client.path, None, str(error))
 
-    def next_epoch(self, winner: int, above: int = 0) -> int:
-        """Greater than ``above`` and everything that anybody has recorded, and of ``winner`` alone.
-
-        Its last digits are the winner's number. So two promotions that know nothing of each other, at one moment or
-        with different members, never begin the same epoch with two masters.
-        """
-        known = max(above, *(number for one in self.reached for number in one.status.epochs))
-        return (known // EPOCH_STRIDE + 1) * EPOCH_STRIDE + winner % EPOCH_STRIDE
-
-    @property
-    def needed(self) -> int:
-        """From how many of S a promise is needed."""
-        return max(1, promises_needed(len(self.electable), self.acks_needed))
-
-    @property
-    def voters(self) -> list[Reached]:
-        """Who of S can be asked."""
-        return [one for one in self.reached if one.number in self.electable]
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Of whoever is furthest."""
-        return max(one.place for one in self.reached)
-
-    def electable_after(self, winner: int) -> list[int]:
-        """S of the next epoch."""
-        return sorted(self.members - self.left_out - {winner})
-
-    def find(self, number: int) -> Reached:
-        """The member with this number. Raises ``CannotMove``."""
-        for one in self.reached:
-            if one.number == number:
-                return one
-        here = ", ".join(str(one.number) for one in self.reached)
-        raise CannotMove(f"no member with number {number} answers", f"these do: {here}")
+    asked_ms = now_ms()
+    members = await asyncio.gather(*map(one, clients))
+    return Observation(members, asked_ms, now_ms())
 
 
-def group_of(
-    members: Sequence[Member],
-    named: Collection[int] = (),
-    old_master: int | None = None,
-    *,
-    is_forced: bool = False,
-) -> Group:
-    """Put together what they say. ``named`` is M, and ``old_master`` who it was, if a person says so.
-
-    Raises ``CannotMove``; not for want of anybody electable if a promotion is going to be forced.
-    """
-    reached = tuple(Reached(one.path, one.status) for one in members if one.status is not None)
-    silent = tuple(one for one in members if one.status is None)
+def check_members(members: Sequence[Member]) -> None:
+    """Raise ``CannotPromote`` unless somebody answers, and all who do are different members of one group."""
+    reached = [(one, one.status) for one in members if one.status is not None]
     if not reached:
-        why = "; ".join(one.failure for one in silent)
+        why = "; ".join(one.failure for one in members)
         remedy = "start one, or name its controlSocketPath with --socket"
-        raise CannotMove(f"no broker answers: {why}", remedy, is_nobody_there=True)
-    _refuse_mixture(reached)
-    epoch = max(one.status.epoch for one in reached)
-    newest = [one for one in reached if one.status.epoch == epoch]
-    master = next((one for one in newest if one.status.role is HaRole.MASTER), None)
-    said = newest if master is None else [master]
-    leaders = {one.status.master_id for one in said if one.status.master_id is not None}
-    if master is not None:
-        leaders = {master.number}
-    elif not leaders and old_master is not None:
-        leaders = {old_master}
-    recorded = frozenset(number for one in said for number in one.status.electable)
-    electable = recorded - leaders or frozenset(named) - leaders
-    if not electable and not is_forced:
-        remedy = "name all slaves that there are, and the master: --electable NUMBER for each"
-        raise CannotMove("nobody has recorded who may be promoted", remedy)
-    # More slaves than there are, or fewer acks than are needed, ask for more promises, never for fewer.
-    acks_needed = min((one.status.acks_needed for one in said if one.status.acks_needed), default=0)
-    everybody = frozenset(named) or electable | leaders
-    # Without acks a master waits for the grants of all of S, so a dead master would stop its successor. It can be left
-    # out, as no slave can: nobody is able to elect it by what is recorded now.
-    is_asynchronous = acks_needed == 0
-    silent_leaders = frozenset(leaders) - {one.number for one in reached}
-    left_out = silent_leaders if is_asynchronous and not named else frozenset()
-    is_unasked = is_asynchronous and bool(leaders) and not recorded - leaders
-    return Group(reached, silent, epoch, electable, everybody, acks_needed, master, left_out, is_unasked)
-
-
-def _refuse_mixture(reached: Sequence[Reached]) -> None:
-    """Raise unless these are different members of one group."""
-    groups = {(one.status.cluster, one.status.broker_name) for one in reached}
+        raise CannotPromote(f"no broker answers: {why}", remedy, is_nobody_there=True)
+    groups = {(status.cluster, status.broker_name) for _, status in reached}
     if len(groups) > 1:
         names = " and ".join(sorted(f"{cluster}/{name}" for cluster, name in groups))
-        raise CannotMove(f"these are members of different groups: {names}", "name the sockets of one group")
-    seen: dict[str, Reached] = {}
-    numbers: dict[int, Reached] = {}
-    for one in reached:
-        for twin, what in ((seen.get(one.status.identity), "store"), (numbers.get(one.number), "number")):
+        raise CannotPromote(f"these are members of different groups: {names}", "name the sockets of one group")
+    stores: dict[str, Member] = {}
+    numbers: dict[int, Member] = {}
+    for one, status in reached:
+        for twin, what in ((stores.get(status.identity), "store"), (numbers.get(one.number), "number")):
             if twin is not None:
                 remedy = "name each once" if what == "store" else "give each its own brokerId"
-                raise CannotMove(f"{twin.path} and {one.path} are brokers with the same {what}", remedy)
-        seen[one.status.identity] = numbers[one.number] = one
+                raise CannotPromote(f"{twin.path} and {one.path} are brokers with the same {what}", remedy)
+        stores[status.identity] = numbers[one.number] = one
+
+
+def request_of(
+    members: Sequence[Member],
+    *,
+    to: int | None = None,
+    electable: frozenset[int] = frozenset(),
+    old_master: int | None = None,
+    drain_timeout_ms: int = 10_000,
+) -> PromotionRequest:
+    """What a person orders, with all members that are known: those that answer, and those that they have recorded.
+
+    Any number of bytes may be lost: where acks count, a quorum makes sure that none are, and elsewhere the loss is
+    reported.
+    """
+    known = {*electable, *(one.number for one in members)}
+    states = [one.status for one in members if one.status is not None]
+    masters = [to, old_master, *(state.master_id for state in states)]
+    known |= {number for number in masters if number is not None}
+    known |= {number for state in states for number in state.electable}
+    return PromotionRequest(
+        id="gantry ha promote",
+        to=to,
+        loss_accepted=None,
+        members=tuple(sorted(known - {UNKNOWN})),
+        electable=tuple(sorted(electable)),
+        old_master=old_master,
+        drain_timeout_ms=drain_timeout_ms,
+    )
+
+
+def shard_of(observation: Observation, lease: ObservedLease, request: PromotionRequest) -> ObservedShard:
+    """The group as a decision takes it. A member that does not answer has no report."""
+    reached = {one.number: one.status for one in observation.members if one.status is not None}
+
+    def member(number: int) -> seen.Member:
+        status = reached.get(number)
+        if status is None:
+            return seen.Member(number=number)
+        report = view_of(status, Report, asked_ms=observation.asked_ms, answered_ms=observation.answered_ms)
+        return seen.Member(number=number, acks_needed=status.acks_needed or 0, report=report)
+
+    return ObservedShard(number=SHARD, lease=lease, members=tuple(map(member, request.members)), request=request)
+
+
+def decide_by_hand(
+    observation: Observation, lease: ObservedLease, request: PromotionRequest, ledgers: Mapping[int, Ledger]
+) -> Decision:
+    """What to do now. No Lease is kept anywhere, so none has to run out."""
+    group = Observed(shards=(shard_of(observation, lease, request),), lease_duration_ms=0)
+    return decide(SPEC, group, now_ms(), ledgers)

@@ -1,9 +1,12 @@
-"""`gantry ha promise|follow|demote|fence|drain|flush|accept-loss`: one order to one broker."""
+"""`gantry ha drain|flush|accept-loss` and the hidden `promise|promote-at|follow|demote|fence`: one order to one broker.
+
+The hidden ones are the steps of a promotion, for emergencies: nothing checks them but the broker.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,6 +36,7 @@ from gantry_status.orders import (
     OrderRefused,
     OrderUnanswered,
     Promised,
+    Promote,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,10 +87,11 @@ def show(answer: HaStatus | Promised, form: Form) -> None:
 
 
 @click.command(
+    hidden=True,
     epilog=examples(
         ("gantry ha promise --socket PATH --epoch 8", "before somebody is promoted in epoch 8"),
         ("gantry ha promise --socket PATH --epoch 8 --to ann --output json", "for programs"),
-    )
+    ),
 )
 @socket_option
 @click.option("--epoch", required=True, type=EPOCH, help="Below it, nobody is followed any more.")
@@ -99,6 +104,32 @@ def promise(path: Path, epoch: int, to: str, form: Form) -> None:
     acknowledge anything again. `gantry ha promote` does all of it; this is for doing it step by step.
     """
     show(give(path, AskPromise(epoch=epoch, to=to)), form)
+
+
+@click.command(
+    "promote-at",
+    hidden=True,
+    epilog=examples(
+        ("gantry ha promote-at --socket PATH --epoch 8002 --electable 1 --electable 3", "member 2 is the master"),
+    ),
+)
+@socket_option
+@click.option("--epoch", required=True, type=EPOCH, help="Above every epoch that any member has.")
+@click.option(
+    "--electable",
+    type=click.IntRange(0),
+    multiple=True,
+    metavar="NUMBER",
+    help="A slave that may be promoted after it; once for each.",
+)
+@click.option("--force", is_flag=True, help="Take its log as it is, though something may be lost.")
+@output_option
+def promote_at(path: Path, epoch: int, electable: Sequence[int], force: bool, form: Form) -> None:
+    """Make a broker the master of an epoch, without asking any other member.
+
+    Nothing checks whether another member has more, or is the master of the same epoch. `gantry ha promote` does.
+    """
+    show(give(path, Promote(epoch=epoch, electable=sorted(electable), force=force)), form)
 
 
 def _address(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -122,9 +153,10 @@ def follow_options(command: F) -> F:
 
 
 @click.command(
+    hidden=True,
     epilog=examples(
         ("gantry ha follow --socket PATH --epoch 8 --master 192.0.2.20:10912", "be a slave of the master of epoch 8"),
-    )
+    ),
 )
 @follow_options
 def follow(path: Path, epoch: int, master: str, form: Form) -> None:
@@ -138,25 +170,27 @@ def follow(path: Path, epoch: int, master: str, form: Form) -> None:
 
 
 @click.command(
+    hidden=True,
     epilog=examples(
         ("gantry ha demote --socket PATH --epoch 8 --master 192.0.2.20:10912", "the master is 192.0.2.20 now"),
-    )
+    ),
 )
 @follow_options
 def demote(path: Path, epoch: int, master: str, form: Form) -> None:
     """Have a master follow another one: the same order as `gantry ha follow`.
 
     This moves nothing by itself: the other one has to be the master of that epoch already. To move the role, use
-    `gantry ha promote`, which drains and fences the old master first.
+    `gantry ha promote`, which drains the old master first.
     """
     show(give(path, Follow(epoch=epoch, master=master)), form)
 
 
 @click.command(
+    hidden=True,
     epilog=examples(
         ("gantry ha fence --socket PATH", "take its role away, in the next epoch"),
         ("gantry ha fence --socket PATH --epoch 8", "and none below 8 any more"),
-    )
+    ),
 )
 @socket_option
 @click.option("--epoch", type=EPOCH, help="Below it, it takes no role any more [default: one more than it knows].")

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.console import RenderableType
 
-from gantry_cli.ha_group import CannotMove, Member, group_of
-from gantry_cli.ha_steps import Moved, Step
+from gantry_cli.ha_group import (
+    SPEC,
+    CannotPromote,
+    Member,
+    Observation,
+    check_members,
+    decide_by_hand,
+    request_of,
+    shard_of,
+)
+from gantry_cli.ha_promote import Promoted, Step
 from gantry_cli.output import table
 from gantry_cli.text import bytes_text, time_text
+from gantry_spec.actions import Crown, Refuse
+from gantry_spec.ballot import promises_needed, voices_of
+from gantry_spec.decide.view import View
+from gantry_spec.observed import ObservedLease
 from gantry_status.orders import HaRole, HaStatus, Promised, SlaveState
 
 
-def group_text(members: Sequence[Member]) -> Iterator[RenderableType]:
+def group_text(observation: Observation) -> Iterator[RenderableType]:
     """The screen of `gantry ha status`, part by part."""
+    members = observation.members
     answers = [one for one in members if one.status is not None]
     ends = [one.status.wrote for one in answers if one.status is not None and one.status.wrote is not None]
     end = max(ends, default=None)
@@ -33,7 +47,7 @@ def group_text(members: Sequence[Member]) -> Iterator[RenderableType]:
         if one.status is None:
             yield f"{one.path} does not answer: {one.failure}"
     if answers:
-        yield outlook(members)
+        yield outlook(observation)
 
 
 def notes(member: Member) -> Iterator[str]:
@@ -57,16 +71,27 @@ def notes(member: Member) -> Iterator[str]:
         yield f"{member.name} has promised epoch {status.promised_epoch}: it follows nobody below it"
 
 
-def outlook(members: Sequence[Member]) -> str:
+def outlook(observation: Observation) -> str:
     """What a promotion would need now."""
     try:
-        group = group_of(members)
-    except CannotMove as error:
+        check_members(observation.members)
+    except CannotPromote as error:
         return f"a promotion is not possible now: {error}"
-    voters = sorted(one.number for one in group.voters)
-    what = f"epoch {group.epoch}, slaves {sorted(group.electable)} may be promoted"
-    can = "can be asked" if len(voters) >= group.needed else "can be asked: too few"
-    needs = f"code 0 needs {group.acks_needed} ack(s), a promotion without the master {group.needed} promise(s)"
+    request = request_of(observation.members)
+    actions = decide_by_hand(observation, ObservedLease(), request, {}).actions
+    refusal = next((one for one in actions if isinstance(one, Refuse)), None)
+    if refusal is not None:
+        return f"a promotion is not possible now: {refusal.why} -- {refusal.remedy}"
+    record = next(one.record for one in actions if isinstance(one, Crown))
+    term = record.newest
+    assert term is not None, "it was put together from what the members have recorded"
+    lease = ObservedLease(record=record)
+    view = View(SPEC, shard_of(observation, lease, request), observation.answered_ms)
+    voters = [one.number for one in voices_of(term, view.possible())]
+    needed = max(1, promises_needed(len(term.electable), term.acks_needed))
+    what = f"epoch {term.epoch}, slaves {list(term.numbers)} may be promoted"
+    can = "can be asked" if len(voters) >= needed else "can be asked: too few"
+    needs = f"code 0 needs {term.acks_needed} ack(s), a promotion without the master {needed} promise(s)"
     return f"{what}; {needs}, and {voters} {can}"
 
 
@@ -76,12 +101,12 @@ def step_text(step: Step) -> str:
     return f"  {step.what:<9} {step.member:<24} {step.took_ms:>9.1f} ms  {how}{step.note}".rstrip()
 
 
-def moved_text(moved: Moved) -> Iterator[str]:
+def promoted_text(promoted: Promoted) -> Iterator[str]:
     """What came of it."""
-    yield f"{moved.master} is the master in epoch {moved.epoch}"
-    if moved.loss:
-        yield f"lost, perhaps: {moved.loss}"
-    if not moved.is_complete:
+    yield f"{promoted.master} is the master in epoch {promoted.epoch}"
+    if promoted.loss:
+        yield f"lost, perhaps: {promoted.loss}"
+    if not promoted.is_complete:
         yield "not everybody follows it yet; see above, and order it with: gantry ha follow"
 
 

@@ -7,7 +7,7 @@ disk or a network, and nothing of ours is imported: whoever observes hands in wh
     observed, heard     what was seen of it, and when; a broker's own answer as a report
     lease               what has to be remembered, and is in the shard's Lease
     ledger, gate        what is at risk; whether an action may be done now
-    election, ballot    whose promises are enough; who is furthest; how much is lost
+    ballot              whose promises are enough; who is furthest; how much is lost
     decide, actions     what to do, and what that can be
     explain             what would happen if a master died now
 

@@ -53,6 +53,17 @@ class Wait(Action, frozen=True, kw_only=True):
     """When it is over at the latest, if that is known."""
 
 
+@final
+class Refuse(Action, frozen=True, kw_only=True):
+    """Do nothing: what a person has ordered by hand cannot be done as it is."""
+
+    remedy: str
+    """What the person can do."""
+
+    can_be_forced: bool = False
+    """Whether it would be done with ``PromotionRequest.is_forced``."""
+
+
 # -- orders ------------------------------------------------------------------------------------------------------------
 
 
@@ -78,6 +89,9 @@ class Promote(OrderAction, frozen=True, kw_only=True):
     end: int
     continues: int = 0
     """The same: of which epoch it must be the master up to now; 0 if it was elected, and its log stands still."""
+
+    force: bool = False
+    """Whether it takes its log as it is, though something may be lost: a person accepts that."""
 
 
 @final

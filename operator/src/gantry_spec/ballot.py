@@ -10,6 +10,9 @@ Each reign that the Lease still names has to be ended by one of these:
 Then the furthest of all who have promised has whatever was acknowledged. A voice is a store, not a number: an emptied
 disk is another store, and one that may have lost its tail has no voice until it has caught up.
 
+Without a Lease, when a person runs the group by hand, a newer reign may be known only to members that do not answer.
+Then only a quorum counts, or everybody: any other proof rests on the reign being the newest.
+
 Where no acknowledgement waited for slaves, promises prove nothing about the past, and only end the master's keys. What
 is lost then is counted: what the master had written when it was heard last, and what it may have taken since, which is
 more than nothing wherever it was not heard to the end.
@@ -20,9 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from gantry_spec.election import promises_needed
 from gantry_spec.lease import LeaseRecord, Reign
-from gantry_spec.observed import LastWord, Member, Report
+from gantry_spec.observed import LastWord, Member, PromotionRequest, Report
 
 
 class Ballot(NamedTuple):
@@ -89,26 +91,52 @@ def ballot_of(member: Member, report: Report) -> Ballot:
     )
 
 
-def count(record: LeaseRecord, ballots: Sequence[Ballot], *, wanted: int = 0, is_forced: bool = False) -> Count:
+def promises_needed(electable: int, acks_needed: int) -> int:
+    """From how many electable slaves a promise is needed before one of them may be promoted.
+
+    With ``k`` acks needed of ``S`` slaves it is ``S - k + 1``: any ``k`` that have acknowledged a message include one
+    that has promised, and the old master never again finds ``k`` slaves that follow it. Where ``k`` is 0 no number of
+    promises says where all acknowledged messages are, and one ends the old master's grants.
+    """
+    return electable - acks_needed + 1 if acks_needed > 0 else min(1, electable)
+
+
+def count(
+    record: LeaseRecord,
+    ballots: Sequence[Ballot],
+    *,
+    wanted: int | None = None,
+    is_forced: bool = False,
+    by_hand: PromotionRequest | None = None,
+) -> Count:
     """Who wins, if every reign is outvoted. ``wanted`` wins among equals, then a member without damaged
     records, then the last master. Damage costs no vote, and no place.
 
     ``is_forced`` gives up what only those have who are away, as a person has said. Who lacks log data that was on its
     disk does not win: it follows whoever does. Alone, it is named, and takes no sends before the loss is accepted.
+
+    ``by_hand`` is what a person has ordered where no Lease remembers reigns. A member that the person names may win as
+    well, and the one that shall be the master wins with everything that was acknowledged, or in any case if forced.
     """
-    heard = [ballot for ballot in ballots if ballot.number in record.members and ballot.end >= 0]
+    members = record.members if by_hand is None else record.members | frozenset(by_hand.electable)
+    heard = [ballot for ballot in ballots if ballot.number in members and ballot.end >= 0]
     for reign in record.reigns:
-        reason = missing(reign, heard)
+        reason = missing(reign, heard, is_remembered=by_hand is None)
         if reason and not is_forced:
             return Count(None, reason)
     if not heard:
         return Count(None, "nobody has promised anything")
-    if len(record.members) > 1:
+    if by_hand is not None and by_hand.to is not None:
+        named = next((one for one in heard if one.number == by_hand.to), None)
+        if named is not None and (is_forced or _holds_acknowledged(record, heard, named)):
+            return Count(named, f"it was named: epoch {named.last_epoch}, offset {named.end}")
+    if len(members) > 1:
         incomplete = [one for one in heard if one.missing_bytes]
-        heard = [one for one in heard if not one.missing_bytes]
-        if not heard:
+        complete = [one for one in heard if not one.missing_bytes]
+        if not complete and not (by_hand is not None and is_forced):
             numbers = [one.number for one in incomplete]
             return Count(None, f"log data is missing on all who have promised, members {numbers}")
+        heard = complete or incomplete
     newest = record.newest
     last = 0 if newest is None else newest.master
 
@@ -119,22 +147,40 @@ def count(record: LeaseRecord, ballots: Sequence[Ballot], *, wanted: int = 0, is
     return Count(winner, f"its log is the furthest: epoch {winner.last_epoch}, offset {winner.end}")
 
 
-def missing(reign: Reign, ballots: Sequence[Ballot]) -> str:
-    """What is still needed to outvote a reign; empty if nothing is."""
-    master = next((one for one in ballots if one.number == reign.master), None)
+def _holds_acknowledged(record: LeaseRecord, ballots: Sequence[Ballot], one: Ballot) -> bool:
+    """Whether a log without missing data has whatever was acknowledged, though another one may be longer.
+
+    It has if it is as far as the furthest voter of each reign that waited for acks: what only others have was never
+    acknowledged.
+    """
+    if one.missing_bytes:
+        return False
+    for reign in record.reigns:
+        voices = voices_of(reign, ballots)
+        if not reign.acks_needed or len(voices) < promises_needed(len(reign.electable), reign.acks_needed):
+            return False
+        if one.place < max(voice.place for voice in voices):
+            return False
+    return True
+
+
+def missing(reign: Reign, ballots: Sequence[Ballot], *, is_remembered: bool = True) -> str:
+    """What is still needed to outvote a reign; empty if nothing is.
+
+    ``is_remembered``: whether a Lease names every reign that may have begun. If not, the word of this reign's master
+    proves nothing, since it may not know of a newer one.
+    """
+    master = next((one for one in ballots if one.number == reign.master and is_remembered), None)
     if master is not None and (never_began(reign, master) or is_own_witness(reign, master)):
         return ""
     if reign.members <= {one.number for one in ballots}:
         return ""
-    voices = voices_of(reign, ballots)
+    voters = {one.number for one in voices_of(reign, ballots)}
     needed = max(1, promises_needed(len(reign.electable), reign.acks_needed))
-    if len(voices) >= needed or (reign.acks_needed == 0 and master is not None):
+    if len(voters) >= needed or (reign.acks_needed == 0 and master is not None):
         return ""
-    away = sorted(set(reign.numbers) - {one.number for one in voices})
-    return (
-        f"{len(voices)} of the slaves {list(reign.numbers)} of epoch {reign.epoch} have a voice, and {needed} must;"
-        f" {away} lack"
-    )
+    away = sorted(set(reign.numbers) - voters)
+    return f"{needed} of the slaves {list(reign.numbers)} of epoch {reign.epoch} must vote, and {away} cannot"
 
 
 def voices_of(reign: Reign, ballots: Iterable[Ballot]) -> list[Ballot]:

@@ -12,6 +12,8 @@ nothing waited for but answers; a refusal is raised to whoever has decided, who 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol, final
 
 import msgspec
@@ -123,7 +125,9 @@ def order_of(action: act.OrderAction, name: str = "") -> AnyOrder:
     match action:
         case act.Promise(epoch=epoch):
             return AskPromise(epoch=epoch, to=name)
-        case act.Promote(epoch=epoch, electable=electable) | act.Resume(epoch=epoch, electable=electable):
+        case act.Promote(epoch=epoch, electable=electable, force=force):
+            return Promote(epoch=epoch, electable=list(electable), force=force)
+        case act.Resume(epoch=epoch, electable=electable):
             return Promote(epoch=epoch, electable=list(electable))
         case act.Follow(epoch=epoch, master=master):
             return Follow(epoch=epoch, master=master)
@@ -142,6 +146,14 @@ def expected_of(action: act.OrderAction) -> Expected | None:
     if not isinstance(action, act.Promote):
         return None
     return Expected(last_epoch=action.last_epoch, end=action.end, continues=action.continues)
+
+
+def promotion_check(order: AnyOrder, expected: Expected | None) -> Callable[[HaStatus], None] | None:
+    """What the process that obeys ``order`` is asked first; None where nothing is expected of it."""
+    if expected is None:
+        return None
+    assert isinstance(order, Promote), "only promotions expect anything"
+    return partial(check_promotion, order.epoch, expected)
 
 
 def check_promotion(epoch: int, expected: Expected, status: HaStatus) -> None:

@@ -22,6 +22,8 @@ import msgspec
 EPOCH_STRIDE: Final = 1_000
 """Epochs here end in 000. Those that a person begins by hand end in the number of their master, so never in that."""
 REIGNS_MAX: Final = 16
+UNKNOWN_MASTER: Final = -1
+"""The master of a reign of which no member has recorded it. Never in a Lease: only where there is none."""
 
 Reigns = Annotated[tuple["Reign", ...], msgspec.Meta(max_length=REIGNS_MAX)]
 
@@ -76,7 +78,7 @@ class Reign(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def members(self) -> frozenset[int]:
         """Who can have something that was acknowledged in it."""
-        return frozenset({self.master, *self.numbers})
+        return frozenset({self.master, *self.numbers}) - {UNKNOWN_MASTER}
 
 
 @final
@@ -132,6 +134,10 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(number for reign in self.reigns for number in reign.members)
 
 
-def next_epoch(known: Iterable[int]) -> int:
-    """Greater than all of these."""
-    return (max(known, default=0) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
+def next_epoch(known: Iterable[int], *, suffix: int = 0) -> int:
+    """Greater than all of these. Its last digits are ``suffix``.
+
+    Without a Lease that is the number of the epoch's master. So two promotions that know nothing of each other never
+    begin the same epoch with two masters.
+    """
+    return (max(known, default=0) // EPOCH_STRIDE + 1) * EPOCH_STRIDE + suffix % EPOCH_STRIDE

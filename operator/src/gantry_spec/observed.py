@@ -115,17 +115,33 @@ class LastWord(Part, frozen=True):
 
 
 @final
-class Wish(Part, frozen=True):
+class PromotionRequest(Part, frozen=True):
     """What a person has ordered for one shard, and has not taken back."""
 
     id: str
     """Of the order, so that the same one is not obeyed twice."""
 
-    to: int = 0
-    """Who shall be the master; 0 for whoever is best."""
+    to: int | None = None
+    """The member that is to be the master; None leaves the choice to the election."""
 
     loss_accepted: int | None = 0
     """How many bytes may be lost; None for whatever it is."""
+
+    members: tuple[int, ...] = ()
+    """All members that are known, where a person runs the group by hand: no spec counts them, and no Lease remembers
+    reigns. Empty everywhere else, and then the fields below say nothing."""
+
+    electable: tuple[int, ...] = ()
+    """The members that may be the master, if the person names them; else those that the members have recorded."""
+
+    old_master: int | None = None
+    """The last master, if no member that answers has recorded it."""
+
+    is_forced: bool = False
+    """Whether the person accepts too few voters, or a master that has less than another member."""
+
+    drain_timeout_ms: int = 10_000
+    """How long a master that hands over may take to drain."""
 
 
 @final
@@ -149,7 +165,7 @@ class ObservedShard(Part, frozen=True):
 
     members: tuple[Member, ...] = ()
     last_word: LastWord | None = None
-    wish: Wish | None = None
+    request: PromotionRequest | None = None
     replace_disks: tuple[int, ...] = ()
     """Members whose lost volume somebody has given up."""
 

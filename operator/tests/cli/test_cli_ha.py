@@ -164,8 +164,8 @@ def test_too_few_are_refused_with_the_reason(sockets: Sockets) -> None:
     as_json = gantry_ha("promote", *sockets.options, "--json")
 
     assert (result.exit_code, as_json.exit_code) == (1, 1)
-    assert "gantry: 2 of the slaves [2, 3] must promise, and [3] do not answer -- start one of them" in result.output
-    assert json.loads(as_json.stdout)["error"].startswith("2 of the slaves [2, 3] must promise")
+    assert "gantry: 2 of the slaves [2, 3] of epoch 1 must vote, and [3] cannot -- start one of them" in result.output
+    assert json.loads(as_json.stdout)["error"].startswith("2 of the slaves [2, 3] of epoch 1 must vote")
     assert sockets.group.members[2].ordered == []
 
 
@@ -212,6 +212,7 @@ def test_nobody_there_is_exit_code_3(tmp_path: Path) -> None:
     ("words", "ordered", "text"),
     [
         (["promise", "--epoch", "8", "--to", "ann"], "promise 8", "has promised to follow nobody below epoch 8"),
+        (["promote-at", "--epoch", "8", "--electable", "1"], "promote 8", "b/2 is master in epoch 8"),
         (["fence"], "fence 2", "b/2 is unassigned in epoch 1"),
         (["fence", "--epoch", "9"], "fence 9", "b/2 has promised epoch 9"),
         (["drain", "--timeout", "3"], "drain", "b/2 is drained: it takes no sends"),
@@ -219,10 +220,10 @@ def test_nobody_there_is_exit_code_3(tmp_path: Path) -> None:
         (["demote", "--epoch", "5", "--master", "127.0.0.1:20003"], "follow 5 127.0.0.1:20003", "is slave in epoch 5"),
         (["flush"], "flush", "b/2 is slave in epoch 1, and has written 1"),
     ],
-    ids=["promise", "fence", "fence-at", "drain", "follow", "demote", "flush"],
+    ids=["promise", "promote-at", "fence", "fence-at", "drain", "follow", "demote", "flush"],
 )  # fmt: skip
 def test_each_order_can_be_given_by_itself(sockets: Sockets, words: list[str], ordered: str, text: str) -> None:
-    """The steps of which a promotion is made, for people and for programs."""
+    """The steps of which a promotion is made, for emergencies and for programs."""
     shown = gantry_ha(words[0], *sockets.option(2), *words[1:])
     as_json = gantry_ha(words[0], *sockets.option(2), *words[1:], "--json")
 
@@ -230,6 +231,16 @@ def test_each_order_can_be_given_by_itself(sockets: Sockets, words: list[str], o
     assert text in shown.output
     assert sockets.group.members[2].ordered[0] == ordered
     assert json.loads(as_json.stdout)["broker_id"] == 2
+
+
+def test_orders_that_nothing_checks_are_not_listed() -> None:
+    """A person finds `promote`, which checks everything, and the orders that are useful by themselves."""
+    listed = {
+        line.split()[0] for line in gantry_ha("--help").output.splitlines() if line.startswith("  ") and line.split()
+    }
+
+    assert {"status", "promote", "drain", "flush", "accept-loss"} <= listed
+    assert not listed & {"promise", "promote-at", "fence", "follow", "demote"}
 
 
 def test_an_order_that_is_refused_is_one_line(sockets: Sockets) -> None:

@@ -23,7 +23,7 @@ from gantry_spec import actions as act
 from gantry_spec.ballot import UNSEEN_BYTES_PER_S
 from gantry_spec.decide import decide
 from gantry_spec.lease import EPOCH_STRIDE, Goal
-from gantry_spec.observed import LastWord, ObservedShard, Process, Role, Wish
+from gantry_spec.observed import LastWord, ObservedShard, Process, PromotionRequest, Role
 
 NEXT = EPOCH + EPOCH_STRIDE
 ASYNC: dict[str, Any] = {"replication": {"mode": "Async"}}
@@ -57,7 +57,7 @@ def test_nobody_is_disturbed_by_an_election_that_cannot_succeed() -> None:
     """Slaves that have promised follow the old master no more: so it is looked first whether enough could promise."""
     shard = deaf(silent(silent(healthy(slaves=2), 1), 3), 2)
 
-    assert "1 of the slaves [2, 3] of epoch 3000 have a voice, and 2 must" in waits(shard, spec_with(slaves=2))
+    assert "2 of the slaves [2, 3] of epoch 3000 must vote, and [3] cannot" in waits(shard, spec_with(slaves=2))
 
 
 def electing(shard: ObservedShard, **goal: Any) -> ObservedShard:
@@ -105,7 +105,7 @@ def test_one_promise_too_few_names_nobody() -> None:
     decision = decide(spec_with(slaves=2), observed(shard), NOW_MS)
 
     assert not any(isinstance(one, act.Crown) for one in decision.actions)
-    assert "1 of the slaves [2, 3] of epoch 3000 have a voice, and 2 must" in decision.waits[0].why
+    assert "2 of the slaves [2, 3] of epoch 3000 must vote, and [3] cannot" in decision.waits[0].why
 
 
 def test_a_master_that_comes_back_whole_goes_on() -> None:
@@ -155,7 +155,7 @@ def test_the_role_moves_on_order_only(mode: str) -> None:
 
     assert f"failover.mode is {mode}" in waits(shard, spec)
 
-    ordered = msgspec.structs.replace(shard, wish=Wish(id="w", to=2))
+    ordered = msgspec.structs.replace(shard, request=PromotionRequest(id="w", to=2))
     kinds = [type(one) for one in decided(ordered, spec)]
     assert kinds == ([act.TakeLease] if mode == "Manual" else [])
 
@@ -201,7 +201,7 @@ def test_a_loss_that_nobody_knows_is_never_within_a_bound() -> None:
 
     assert "nobody knows how much would be lost" in waits(shard, spec)
 
-    accepted = msgspec.structs.replace(shard, wish=Wish(id="w", loss_accepted=None))
+    accepted = msgspec.structs.replace(shard, request=PromotionRequest(id="w", loss_accepted=None))
     assert isinstance(decided(accepted, spec)[1], act.TakeLease)
 
 

@@ -21,7 +21,7 @@ from gantry_spec import actions as act
 from gantry_spec.decide import decide
 from gantry_spec.lease import Goal
 from gantry_spec.manifest.group import Spec
-from gantry_spec.observed import Member, ObservedShard, Wish
+from gantry_spec.observed import Member, ObservedShard, PromotionRequest
 from gantry_status.broker_state import SlaveState
 
 TWO = {"slaves": 2}
@@ -41,7 +41,7 @@ def reasons(*shards: ObservedShard, spec: Spec | None = None, template: str = "t
 
 def wished(shard: ObservedShard, to: int = 2) -> ObservedShard:
     """Somebody wants another master."""
-    return msgspec.structs.replace(shard, wish=Wish(id="w", to=to))
+    return msgspec.structs.replace(shard, request=PromotionRequest(id="w", to=to))
 
 
 # -- the role ----------------------------------------------------------------------------------------------------------

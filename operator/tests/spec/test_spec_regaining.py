@@ -20,10 +20,10 @@ from spec_world.run_histories import Tally, run
 from spec_world.shapes import Shape
 
 from gantry_spec import regaining
+from gantry_spec.ballot import promises_needed
 from gantry_spec.decide.view import View
-from gantry_spec.election import promises_needed
 from gantry_spec.lease import LeaseRecord, Reign, Voice
-from gantry_spec.observed import LastWord, Report, Role, Wish
+from gantry_spec.observed import LastWord, PromotionRequest, Report, Role
 from gantry_spec.regaining import Alone, Regain, Rejoin, Stay, numbered, regained
 
 EPOCH: Final = 3_000
@@ -288,7 +288,7 @@ def gave_its_promise() -> Scene:
     scene = Scene()
     for name in ("op0", "op1"):
         scene.cut(3, name)
-    scene.world.wish = Wish(id="w", to=2)
+    scene.world.request = PromotionRequest(id="w", to=2)
     scene.until_moved()
     assert scene.world.brokers[3].store.promised <= scene.epoch < scene.world.brokers[1].store.promised
     scene.world.crash(1)

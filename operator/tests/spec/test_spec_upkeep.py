@@ -25,7 +25,7 @@ from spec_world.looks import (
 from gantry_spec import actions as act
 from gantry_spec.decide import decide
 from gantry_spec.lease import EPOCH_STRIDE, Voice
-from gantry_spec.observed import Disk, ObservedShard, Process, Role, Wish
+from gantry_spec.observed import Disk, ObservedShard, Process, PromotionRequest, Role
 from gantry_status.broker_state import SlaveState
 
 NEXT = EPOCH + EPOCH_STRIDE
@@ -264,7 +264,7 @@ def test_a_disk_that_may_be_the_only_copy_is_never_replaced() -> None:
 
     assert "is not replaced: no fresh master holds all" in waits(shard)
 
-    accepted = msgspec.structs.replace(shard, wish=Wish(id="w", loss_accepted=None))
+    accepted = msgspec.structs.replace(shard, request=PromotionRequest(id="w", loss_accepted=None))
     assert any(isinstance(one, act.ReplaceDisk) and one.is_accepted for one in decided(accepted))
 
 

@@ -20,7 +20,7 @@ from gantry_spec.decide import decide, group
 from gantry_spec.decide import sleeping as asleep
 from gantry_spec.gate import ALLOWED
 from gantry_spec.lease import Goal
-from gantry_spec.observed import Observed, ObservedShard, Process, Role, Wish
+from gantry_spec.observed import Observed, ObservedShard, Process, PromotionRequest, Role
 from gantry_status.broker_state import SlaveState
 
 EXAMPLES = int(os.environ.get("GANTRY_SIMULATION_SEEDS", "60"))
@@ -53,7 +53,7 @@ def test_nobody_is_promoted_behind_a_fence() -> None:
     dead = silent(healthy(slaves=2), 1, process=Process.STOPPED)
     for shard in (dead, with_record(healthy(), msgspec.structs.replace(record_of(), epoch=9_000, goal=Goal(why="x")))):
         assert [type(one) for one in decided(fenced(shard)) if isinstance(one, MOVES)] == []
-    wished = msgspec.structs.replace(drained(healthy()), wish=Wish("0=2", 2))
+    wished = msgspec.structs.replace(drained(healthy()), request=PromotionRequest("0=2", 2))
     assert "it is fenced by its annotation: nobody is promoted" in waits(fenced(wished))
 
 

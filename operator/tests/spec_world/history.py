@@ -10,7 +10,7 @@ import msgspec
 from spec_world.shapes import Shape
 from spec_world.world import World
 
-from gantry_spec.observed import Member, Role, Wish
+from gantry_spec.observed import Member, PromotionRequest, Role
 
 CALM_ROUNDS_MAX: Final = 120
 NAMES: Final = ("op0", "op1", "api")
@@ -234,7 +234,7 @@ class History:
     def _order(self) -> None:
         self._wishes += 1
         to = self.dice.choice([0, *self.world.spec.members])
-        self.world.wish = Wish(id=f"w{self._wishes}", to=to)
+        self.world.request = PromotionRequest(id=f"w{self._wishes}", to=to or None)
 
     # -- calm ----------------------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class History:
         for count in range(rounds_max):
             if count == rounds_max // 2:
                 self.persons += 1
-                world.wish = Wish(id="person", loss_accepted=None)
+                world.request = PromotionRequest(id="person", loss_accepted=None)
             for name in range(len(world.deciders)):
                 world.read_lease(name)
                 for number in sorted({*world.brokers, *world.spec.members, *world.deciders[name].members}):
@@ -284,7 +284,7 @@ class History:
     def is_well(self) -> bool:
         """One master that acknowledges, all others in sync, everything as the spec says, nothing left to do."""
         world = self.world
-        if sorted(world.brokers) != list(world.spec.members) or world.wish is not None or world.lease is None:
+        if sorted(world.brokers) != list(world.spec.members) or world.request is not None or world.lease is None:
             return False
         reign = world.lease.newest
         if reign is None or not world.lease.is_settled or reign.master not in world.brokers:

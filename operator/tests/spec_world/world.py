@@ -28,9 +28,9 @@ from gantry_spec.observed import (
     ObservedLease,
     ObservedShard,
     Process,
+    PromotionRequest,
     Report,
     Role,
-    Wish,
 )
 
 LEASE_MS: Final = 6_000
@@ -55,7 +55,7 @@ class World(Fleet):
 
     def __init__(self, spec: Spec, *, acks_needed: int, deciders: int = 2) -> None:
         super().__init__(spec, acks_needed)
-        self.wish: Wish | None = None
+        self.request: PromotionRequest | None = None
         self.leaving: set[int] = set()
         self.given_up: set[int] = set()
         self.is_paused = False
@@ -143,7 +143,7 @@ class World(Fleet):
             lease=decider.lease,
             members=tuple(decider.members[number] for number in sorted(decider.members)),
             last_word=decider.last_word,
-            wish=self.wish,
+            request=self.request,
             replace_disks=tuple(sorted(self.given_up)),
             is_fenced=self.is_fenced,
             is_asleep=self.is_hibernated and not any(broker.is_up for broker in self.brokers.values()),
@@ -180,8 +180,8 @@ class World(Fleet):
                 self._write(action)
             return
         if isinstance(action, act.ClearWish):
-            if self.wish is not None and self.wish.id == action.wish:
-                self.wish = None
+            if self.request is not None and self.request.id == action.wish:
+                self.request = None
             return
         if isinstance(action, act.Sleep):
             for number in self.brokers:

@@ -17,13 +17,13 @@ from gantry_cli.local.member import LocalMember
 from gantry_cli.local.topics import Emptying
 from gantry_spec import actions as act
 from gantry_spec.decide.decision import line_of
-from gantry_spec.executor import ActionExecutor, Expected, check_promotion
+from gantry_spec.executor import ActionExecutor, Expected, promotion_check
 from gantry_spec.gate import may
 from gantry_spec.ledger import ledger_of
 from gantry_spec.manifest import Spec
 from gantry_spec.observed import ObservedShard, Role
-from gantry_status.order_client import Check, OrderClient
-from gantry_status.orders import AnyOrder, AskStatus, HaStatus, OrderError, OrderRefused, Promote
+from gantry_status.order_client import OrderClient
+from gantry_status.orders import AnyOrder, AskStatus, HaStatus, OrderError, OrderRefused
 
 ORDER_TIMEOUT_S: Final = 10.0
 
@@ -106,7 +106,7 @@ class LocalActions:
         running = self._running(shard, member)
         if running is None:
             raise OrderRefused("it does not run")
-        boot_id, check = running.broker.boot_id, _check(order, expected)
+        boot_id, check = running.broker.boot_id, promotion_check(order, expected)
         async with OrderClient(
             running.control, answer_timeout_s=ORDER_TIMEOUT_S, is_one_connection=check is not None
         ) as client:
@@ -151,12 +151,3 @@ class LocalActions:
 
     def closed(self, shard: int) -> None:
         self._group.emptying.close(shard)
-
-
-def _check(order: AnyOrder, expected: Expected | None) -> Check | None:
-    """What is asked before a promotion."""
-    if expected is None:
-        return None
-    assert isinstance(order, Promote), "only promotions expect anything"
-    epoch = order.epoch
-    return lambda status: check_promotion(epoch, expected, status)

@@ -34,7 +34,7 @@ from gantry_spec.ledger import Ledger
 from gantry_spec.manifest import Spec
 from gantry_spec.manifest.annotations import Wanted
 from gantry_spec.manifest.parts import Retain
-from gantry_spec.observed import Observed, ObservedShard, Role, Wish
+from gantry_spec.observed import Observed, ObservedShard, Role
 
 LOOK_INTERVAL_S: Final = 1.0
 BUSY_INTERVAL_S: Final = 0.1
@@ -244,13 +244,12 @@ class Supervisor:
         """One shard as it was seen last."""
         asked_ms = now_ms()
         asked = self._standing_orders.read() if asked is None else asked
-        order = next((one for one in asked.orders if one.shard == shard), None)
         return ObservedShard(
             number=shard,
             lease=self.lease(shard).observed,
             members=tuple(self.members[key].seen(asked_ms) for key in sorted(self.members) if key[0] == shard),
             last_word=self._words.of(shard),
-            wish=None if order is None else Wish(id=order.id, to=order.to, loss_accepted=order.loss_accepted),
+            request=asked.request(shard),
             is_fenced=shard in asked.fenced,
             holds_nothing=self.holds_nothing(shard) if shard >= self.spec.shards else None,
             replace_disks=tuple(number for one, number in asked.given_up if one == shard),

@@ -32,7 +32,7 @@ from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import BadRecord, record_of
 from gantry_spec.manifest.annotations import RESTORING, Wanted
 from gantry_spec.manifest.group import BrokerGroup
-from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Report, Role, Wish
+from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Report, Role
 
 log = logging.getLogger(__name__)
 
@@ -94,13 +94,12 @@ class GroupObserver:
         await self._confirm(number, memory, lease)
         members = [await self._member(group, number, member, memory, sets, record) for member in sorted(numbers)]
         holds_nothing, left = await self._holds_nothing(group, number, token)
-        order = next((one for one in wanted.orders if one.shard == number), None)
         return ObservedShard(
             number=number,
             lease=lease,
             members=tuple(members),
             last_word=memory.last_word,
-            wish=None if order is None else Wish(order.id, order.to, order.loss_accepted),
+            request=wanted.request(number),
             replace_disks=tuple(self._given_up(number, wanted, members)),
             restore=f"{RESTORING}{number}" if number in wanted.restored else "",
             is_fenced=number in wanted.fenced,

@@ -4,6 +4,7 @@ It may be called at any time with any look, however old, by as many as like. Wha
 or not at all (``gantry_spec.actions``), and what has to be remembered is in the shard's Lease (``gantry_spec.lease``).
 
     no Lease        beginning     who is the first master
+                    by_hand       the last term, where a person gives the orders (`gantry ha promote`)
     an epoch taken  electing      promises, keys, loss, and then a name
     an epoch named  settled       promote it, gather the others, notice when it is gone
                     `- moving     what is done to a healthy shard on purpose

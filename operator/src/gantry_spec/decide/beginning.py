@@ -15,6 +15,7 @@ import msgspec
 
 from gantry_spec.actions import Action, Crown, TakeLease, Wait
 from gantry_spec.ballot import ballot_of, is_own_witness, missing
+from gantry_spec.decide import by_hand
 from gantry_spec.decide.view import View
 from gantry_spec.lease import Goal, LeaseRecord, Reign, Voice, next_epoch
 from gantry_spec.manifest.annotations import RESTORE
@@ -23,6 +24,8 @@ from gantry_spec.observed import Member, Report, Role
 
 def start(view: View) -> list[Action]:
     """The first record of a shard."""
+    if view.by_hand is not None:
+        return [by_hand.remember(view, view.by_hand)]
     shard = view.shard.number
     heard = {member.number: (member, report) for member, report in view.reports() if view.fresh(member.number)}
     away = sorted(set(view.spec.members) - heard.keys())

@@ -14,12 +14,12 @@ from typing import Final
 import msgspec
 
 from gantry_spec.actions import Action, Crown, Promise, Promote, TakeLease, Wait
-from gantry_spec.ballot import Ballot, Loss, count, missing
+from gantry_spec.ballot import Ballot, Loss
 from gantry_spec.decide.view import View
 from gantry_spec.gate import may, may_lose
-from gantry_spec.lease import Goal, Reign, Voice, next_epoch
+from gantry_spec.lease import EPOCH_STRIDE, Goal, Reign, Voice, next_epoch
 from gantry_spec.manifest.quantities import bytes_text
-from gantry_spec.observed import Process, Report, Role, Wish
+from gantry_spec.observed import Process, PromotionRequest, Report, Role
 
 PATIENCE_MS: Final = 2_000
 """How long is waited for promises that are likely to come, though there are enough."""
@@ -27,9 +27,14 @@ WAKING_MS: Final = 20_000
 """For how long whoever is wanted is waited for after others have come: all are started at once, and come one by one."""
 
 
-def take(view: View, goal: Goal) -> TakeLease:
-    """Take a new epoch for an election."""
-    record = msgspec.structs.replace(view.record, epoch=next_epoch(view.known_epochs), goal=goal, version="")
+def take(view: View, goal: Goal, *, likely: int = 0, reigns: tuple[Reign, ...] | None = None) -> TakeLease:
+    """Take a new epoch for an election. Without a Lease it ends in the number of ``likely``, its master to be.
+
+    ``reigns``: as they are to be outvoted, where that is not what the record has.
+    """
+    epoch = next_epoch(view.known_epochs, suffix=likely if view.by_hand is not None else 0)
+    reigns = view.record.reigns if reigns is None else reigns
+    record = msgspec.structs.replace(view.record, epoch=epoch, reigns=reigns, goal=goal, version="")
     return TakeLease(shard=view.shard.number, expected=view.record.version, record=record, why=goal.why)
 
 
@@ -40,22 +45,25 @@ def elect(view: View) -> list[Action]:
     if any(
         report.promised_epoch > epoch or max(report.epoch, report.last_epoch) >= epoch for _, report in view.reports()
     ):
-        return [take(view, goal)]
-    wish = view.shard.wish
-    if wish is not None and wish.id != goal.wish and view.spec.failover.mode != "Disabled":
-        return [take(view, _wished(wish, "it was ordered"))]
+        return [take(view, goal, likely=epoch)]
+    request = view.shard.request
+    if request is not None and request.id != goal.wish and view.spec.failover.mode != "Disabled":
+        return [take(view, goal_of(request, "it was ordered"), likely=epoch)]
     ballots = view.promised(epoch)
     actions: list[Action] = [*_promises(view, ballots)]
     # Where the role may not move by itself, the last master gets it back among equals, whatever is damaged.
     kept = 0 if view.may_move or record.newest is None else record.newest.master
-    outcome = count(record, ballots, wanted=goal.to or kept, is_forced=goal.loss_accepted is None)
+    is_forced = goal.loss_accepted is None if view.by_hand is None else view.by_hand.is_forced
+    outcome = view.count(ballots, wanted=goal.to or kept, is_forced=is_forced)
     if outcome.winner is None:
         return [*actions, Wait(shard=view.shard.number, why=outcome.reason)]
     blocked = _blocked(view, goal, outcome.winner, ballots)
     if blocked is not None:
         return [*actions, blocked]
+    if view.by_hand is not None and epoch % EPOCH_STRIDE != outcome.winner.number % EPOCH_STRIDE:
+        return [take(view, goal, likely=outcome.winner.number)]
     loss = view.loss(outcome.winner, ballots)
-    if any(missing(reign, ballots) for reign in record.reigns):
+    if any(view.missing(reign, ballots) for reign in record.reigns):
         loss = Loss(loss.at_least, None)
     crown = crown_of(view, outcome.winner, goal, loss)
     verdict = may(crown, view.ledger, view.spec)
@@ -72,8 +80,9 @@ def _promises(view: View, ballots: list[Ballot]) -> list[Promise]:
     have = {ballot.number for ballot in ballots}
     return [
         Promise(shard=view.shard.number, member=number, epoch=view.record.epoch)
-        for number in sorted(view.record.members - have)
+        for number in sorted((view.record.members | view.electable_members) - have)
         if number in view.members and view.members[number].process not in (Process.STOPPED, Process.ABSENT)
+        if view.by_hand is None or view.fresh(number) is not None
     ]
 
 
@@ -81,7 +90,8 @@ def _blocked(view: View, goal: Goal, winner: Ballot, ballots: list[Ballot]) -> W
     """Why nobody is named yet, though somebody could be."""
     record, shard = view.record, view.shard.number
     have = {ballot.number for ballot in ballots}
-    likely = sorted(number for number in record.members - have if view.fresh(number) is not None)
+    asked = record.members | view.electable_members
+    likely = sorted(number for number in asked - have if view.fresh(number) is not None)
     until_ms = view.lease.seen_ms + PATIENCE_MS
     if likely and view.now_ms < until_ms:
         return Wait(shard=shard, why=f"members {likely} have not promised yet", until_ms=until_ms)
@@ -90,8 +100,11 @@ def _blocked(view: View, goal: Goal, winner: Ballot, ballots: list[Ballot]) -> W
         return Wait(shard=shard, why=f"member {goal.to} is waited for", until_ms=first_ms + WAKING_MS)
     for reign in record.reigns:
         if reign.acks_needed == 0 and view.silent_by_ms(reign, ballots) is None:
+            over_ms = view.keys_over_ms(reign, ballots)
+            if over_ms is None and view.by_hand is not None and view.by_hand.is_forced:
+                continue  # no slave ever gave it a key, and the person knows
             why = f"the master of epoch {reign.epoch} may still acknowledge: its Lease or its slaves' grants run"
-            return Wait(shard=shard, why=why, until_ms=view.lease.seen_ms + record.duration_ms)
+            return Wait(shard=shard, why=why, until_ms=over_ms or view.lease.seen_ms + record.duration_ms)
     last = record.newest
     if last is not None and winner.number != last.master and not view.may_move:
         why = f"member {winner.number} has more than the last master, and failover.mode is {view.spec.failover.mode}"
@@ -152,22 +165,23 @@ def promote(view: View, report: Report) -> Action:
         last_epoch=reign.last_epoch,
         end=reign.end,
         continues=reign.continues,
+        force=view.by_hand is not None and view.by_hand.is_forced,
     )
 
 
 def begin(view: View, why: str) -> list[Action]:
     """Begin an election, if it can succeed with those who are here now; else say what lacks, and disturb nobody."""
-    shard, reign, wish = view.shard.number, view.reign, view.shard.wish
+    shard, reign, request = view.shard.number, view.reign, view.shard.request
     ballots = view.possible()
-    is_forced = wish is not None and wish.loss_accepted is None
-    outcome = count(view.record, ballots, is_forced=is_forced)
+    is_forced = request is not None and request.loss_accepted is None
+    outcome = view.count(ballots, is_forced=is_forced)
     if outcome.winner is None:
         return [Wait(shard=shard, why=f"{why}, and nobody can be elected: {outcome.reason}")]
     is_back = any(ballot.number == reign.master for ballot in ballots)
     if not view.may_move and not is_back:
         mode = view.spec.failover.mode
         return [Wait(shard=shard, why=f"{why}, and failover.mode is {mode}: {_way_out(view)}, or start it again")]
-    goal = Goal(why=why, may_move=view.may_move) if wish is None else _wished(wish, why)
+    goal = Goal(why=why, may_move=view.may_move) if request is None else goal_of(request, why)
     silent_ms = None if is_back else _silent_then(view)
     loss = view.loss(outcome.winner, ballots, silent_by_ms=silent_ms)
     verdict = may_lose(loss.at_most, view.spec, accepted=goal.loss_accepted)
@@ -176,8 +190,9 @@ def begin(view: View, why: str) -> list[Action]:
     return [take(view, goal)]
 
 
-def _wished(wish: Wish, why: str) -> Goal:
-    return Goal(why=why, wish=wish.id, to=wish.to, loss_accepted=wish.loss_accepted, may_move=True)
+def goal_of(request: PromotionRequest, why: str) -> Goal:
+    """What an epoch is taken for by order of a person."""
+    return Goal(why=why, wish=request.id, to=request.to or 0, loss_accepted=request.loss_accepted, may_move=True)
 
 
 def _silent_then(view: View) -> int:

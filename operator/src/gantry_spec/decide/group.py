@@ -57,9 +57,14 @@ def _shard(view: View) -> list[Action]:
     if number >= view.spec.shards:
         return _surplus(view)
     if view.lease.record is None:
-        return [*processes(view), *start(view)]
+        return [*_processes(view), *start(view)]
     role = settle(view) if view.record.is_settled else elect(view)
-    return [*processes(view), *role]
+    return [*_processes(view), *role]
+
+
+def _processes(view: View) -> list[Action]:
+    """A person who gives orders by hand runs the processes, too."""
+    return [*processes(view)] if view.by_hand is None else []
 
 
 def _surplus(view: View) -> list[Action]:

@@ -43,8 +43,8 @@ def _lost(view: View, member: Member) -> Action:
     if not is_given_up and not is_over:
         how = f"it is waited for {after_ms}" if after_ms else "say that it is given up, or bring it back"
         return Wait(shard=shard, why=f"the disk of member {number} is lost: {how}")
-    reason, wish = _holder(view, number), view.shard.wish
-    is_accepted = bool(reason) and is_given_up and wish is not None and wish.loss_accepted is None
+    reason, request = _holder(view, number), view.shard.request
+    is_accepted = bool(reason) and is_given_up and request is not None and request.loss_accepted is None
     if reason and not is_accepted:
         return Wait(shard=shard, why=f"the disk of member {number} is lost, and is not replaced: {reason}")
     why = "its disk is lost, and a master elsewhere has all that was acknowledged"

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from gantry_spec.actions import Action, Drain, Restart, Resume, Wait, Withdraw
+from gantry_spec.decide import by_hand
 from gantry_spec.decide.electing import take
 from gantry_spec.decide.view import View
 from gantry_spec.lease import Goal
@@ -28,19 +29,22 @@ class Intent(NamedTuple):
     """The role shall go to somebody else."""
 
     why: str
-    to: int = 0
-    """0 for whoever is best."""
+    to: int | None = None
+    """The member that is to get it; None for the best one."""
 
-    wish: str = ""
+    request: str = ""
 
 
 def voluntary(view: View, master: Report) -> list[Action]:
     """The one thing that is wanted of a healthy shard now."""
     actions: list[Action] = []
     for intent in _intents(view):
+        refusal = by_hand.refusal(view, intent.to)
+        if refusal is not None:
+            return [*actions, refusal]
         if targets(view, intent.to):
             return _move(view, master, intent)
-        who = f"member {intent.to} is" if intent.to else "no slave is"
+        who = "no slave is" if intent.to is None else f"member {intent.to} is"
         actions.append(Wait(shard=view.shard.number, why=f"{intent.why}, and {who} near enough to take the role"))
     restarts = _slave_restarts(view, master) or _master_restart(view, master)
     if (master.is_draining or master.is_withdrawn) and not restarts:
@@ -52,23 +56,24 @@ def _resumed(view: View) -> Action:
     """It takes sends again, once there is somebody who acknowledges them: till then they would be stored unpromised."""
     reign, shard = view.reign, view.shard.number
     lack = reign.acks_needed - len(view.ledger.in_sync)
-    if lack > 0:
+    if lack > 0 and view.by_hand is None:
         return Wait(shard=shard, why=f"sends are refused until {lack} more slaves are in sync")
     return Resume(shard=shard, member=reign.master, epoch=reign.epoch, electable=reign.numbers)
 
 
 def _intents(view: View) -> Iterator[Intent]:
-    number, wish = view.reign.master, view.shard.wish
+    number, request = view.reign.master, view.shard.request
     goal = view.record.goal
-    is_new = wish is not None and wish.to != number and (goal is None or goal.wish != wish.id)
-    if wish is not None and is_new and is_movable(view) and (not wish.to or wish.to in view.spec.members):
-        yield Intent("it was ordered", wish.to, wish.id)
-    if number not in view.spec.members:
+    is_new = request is not None and request.to != number and (goal is None or goal.wish != request.id)
+    is_possible = request is not None and (request.to is None or request.to in view.members_wanted)
+    if request is not None and is_new and is_movable(view) and is_possible:
+        yield Intent("it was ordered", request.to, request.id)
+    if number not in view.members_wanted:
         yield Intent(f"member {number} is scaled away")
     if not is_movable(view):
         return
     member = view.members[number]
-    if member.is_leaving and targets(view, 0):
+    if member.is_leaving and targets(view, None):
         yield Intent(f"the machine of member {number} is emptied")
     if is_outdated(view, member) and not any(True for _ in _outdated_slaves(view)):
         yield Intent(f"member {number} is to be restarted")
@@ -84,20 +89,21 @@ def is_movable(view: View) -> bool:
 # -- the role ----------------------------------------------------------------------------------------------------------
 
 
-def targets(view: View, to: int) -> list[int]:
+def targets(view: View, to: int | None) -> list[int]:
     """Who could take the role without loss, the best first."""
     master = view.steady_master
     if master is None or master.wrote is None:
         return []
     found = []
+    electable = view.reign.numbers if view.by_hand is None else view.electable_members
     for ack in master.slaves:
         report, member = view.fresh(ack.number), view.members.get(ack.number)
-        if report is None or member is None or ack.received is None or ack.number not in view.reign.numbers:
+        if report is None or member is None or ack.received is None or ack.number not in electable:
             continue
         is_following = (report.role, report.epoch) == (Role.SLAVE, view.reign.epoch)
-        is_wanted = ack.number == to if to else not member.is_leaving and not is_outdated(view, member)
+        is_wanted = not member.is_leaving and not is_outdated(view, member) if to is None else ack.number == to
         is_near = master.wrote - ack.received <= DRAIN_GAP_BYTES
-        if is_following and is_wanted and is_near and ack.number in view.spec.members:
+        if is_following and is_wanted and is_near and ack.number in view.members_wanted:
             found.append((-ack.received, ack.number))
     return [number for _, number in sorted(found)]
 
@@ -105,13 +111,20 @@ def targets(view: View, to: int) -> list[int]:
 def _move(view: View, master: Report, intent: Intent) -> list[Action]:
     shard, number = view.shard.number, view.reign.master
     found = targets(view, intent.to)
+    refusal = by_hand.lacks_acks(view, found[0])
+    if refusal is not None:
+        return [refusal]
     if not master.is_draining:
-        return [Drain(shard=shard, member=number, timeout_ms=DRAIN_TIMEOUT_MS, why=intent.why)]
+        timeout_ms = DRAIN_TIMEOUT_MS if view.by_hand is None else view.by_hand.drain_timeout_ms
+        return [Drain(shard=shard, member=number, timeout_ms=timeout_ms, why=intent.why)]
     received = {ack.number: ack.received for ack in master.slaves}
     whole = [one for one in found if received[one] == master.wrote]
     if not whole:
-        return [Wait(shard=shard, why=f"{intent.why}: member {found[0]} gets the rest")]
-    return [take(view, Goal(why=intent.why, wish=intent.wish, to=whole[0], may_move=True))]
+        rest = f"member {found[0]} gets the rest: it has received up to {received[found[0]]} of {master.wrote}"
+        return [Wait(shard=shard, why=f"{intent.why}: {rest}")]
+    if view.by_hand is not None:
+        return [by_hand.take_over(view, view.by_hand, whole)]
+    return [take(view, Goal(why=intent.why, wish=intent.request, to=whole[0], may_move=True))]
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------------

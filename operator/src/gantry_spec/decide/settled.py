@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from gantry_spec.actions import Action, ClearWish, Fence, Follow, KeepLease, SetElectable, Wait
+from gantry_spec.decide import by_hand
 from gantry_spec.decide.electing import begin, promote, reign_of, take
 from gantry_spec.decide.moving import voluntary
 from gantry_spec.decide.view import View
@@ -22,6 +23,8 @@ def settle(view: View) -> list[Action]:
     report = view.report(view.reign.master)
     if view.steady_master is not None:
         return _steady(view, view.steady_master)
+    if view.is_past:
+        return _begin(view, f"epoch {view.reign.epoch} has no master that answers")
     if view.master is not None:
         return _silent(view, view.master)
     if report is None:
@@ -32,10 +35,14 @@ def settle(view: View) -> list[Action]:
     if max(report.epoch, report.last_epoch) == epoch:
         if view.fresh(view.reign.master) is None:
             return _silent(view, report)
-        return begin(view, f"member {view.reign.master} has lost its role")
+        return _begin(view, f"member {view.reign.master} has lost its role")
     if view.fresh(view.reign.master) is None and _waited(view, report):
-        return begin(view, f"member {view.reign.master} was named for epoch {epoch}, and is silent")
+        return _begin(view, f"member {view.reign.master} was named for epoch {epoch}, and is silent")
     return [promote(view, report)]
+
+
+def _begin(view: View, why: str) -> list[Action]:
+    return begin(view, why) if view.by_hand is None else by_hand.begin(view, view.by_hand, why)
 
 
 def _waited(view: View, report: Report | None) -> bool:
@@ -55,7 +62,7 @@ def _silent(view: View, report: Report | None) -> list[Action]:
     hearing = _hearing(view)
     if hearing and not is_stopped:
         return [Wait(shard=shard, why=f"master {number} does not answer us, and members {hearing} hear it")]
-    return begin(view, f"master {number} is gone")
+    return _begin(view, f"master {number} is gone")
 
 
 def _hearing(view: View) -> list[int]:
@@ -82,16 +89,18 @@ def _steady(view: View, master: Report) -> list[Action]:
     stray = [member.number for member, report in view.reports() if max(report.epochs) > view.reign.epoch]
     if stray:
         why = f"members {stray} know a newer epoch than {view.reign.epoch}"
+        if view.is_past:
+            return _begin(view, why)
         return [take(view, Goal(why=why, to=view.reign.master, may_move=True))]
     actions = gather(view, master)
     kept = _kept(view, master)
     if kept is not None:
         return [kept, *actions]
-    actions += _done_wish(view)
+    actions += _done_request(view)
     if len(view.record.reigns) > 1:
         why = f"epoch {view.reign.epoch} does not hold yet what older ones have acknowledged"
         return [*actions, Wait(shard=view.shard.number, why=why)]
-    chosen = _electable(view, master)
+    chosen = _electable(view, master) if view.by_hand is None else by_hand.widen(view, view.by_hand)
     if chosen is not None:
         return [chosen, *actions]
     return [*actions, *voluntary(view, master)]
@@ -103,7 +112,7 @@ def gather(view: View, master: Report) -> list[Action]:
     for member, report in view.reports():
         if member.number == view.reign.master or view.fresh(member.number) is None:
             continue
-        if member.number not in view.spec.members and member.number not in view.record.members:
+        if member.number not in view.members_wanted and member.number not in view.record.members:
             continue
         follows = (report.role, report.epoch, report.master)
         if follows == (Role.SLAVE, view.reign.epoch, master.ha_address) and master.ha_address:
@@ -190,17 +199,18 @@ def _electable(view: View, master: Report) -> SetElectable | None:
     return SetElectable(shard=view.shard.number, expected=view.record.version, record=record, why=why)
 
 
-def _done_wish(view: View) -> list[Action]:
+def _done_request(view: View) -> list[Action]:
     """An order that was obeyed, or came to its end in another way, is taken off the list."""
-    wish, goal = view.shard.wish, view.record.goal
+    request, goal = view.shard.request, view.record.goal
     if view.shard.restore:
         return [ClearWish(shard=view.shard.number, wish=view.shard.restore, why="the shard has begun")]
-    if wish is None:
+    if request is None:
         return []
-    is_over = goal is not None and goal.wish == wish.id
-    is_so = wish.to == view.reign.master
-    is_vain = view.spec.failover.mode == "Disabled" or (wish.to and wish.to not in view.spec.members)
+    is_over = goal is not None and goal.wish == request.id
+    is_so = request.to == view.reign.master and not by_hand.is_widened(view)
+    is_unknown = request.to is not None and request.to not in view.members_wanted
+    is_vain = view.spec.failover.mode == "Disabled" or is_unknown
     if is_over or is_so or is_vain:
         why = f"member {view.reign.master} is the master of epoch {view.reign.epoch}"
-        return [ClearWish(shard=view.shard.number, wish=wish.id, why=why)]
+        return [ClearWish(shard=view.shard.number, wish=request.id, why=why)]
     return []

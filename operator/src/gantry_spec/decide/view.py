@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
-from gantry_spec.ballot import Ballot, Loss, ballot_of, loss_of, voices_of
+from gantry_spec.ballot import Ballot, Count, Loss, ballot_of, count, loss_of, missing, voices_of
 from gantry_spec.lease import LeaseRecord, Reign
 from gantry_spec.ledger import Ledger, ledger_of
 from gantry_spec.manifest.group import Spec
-from gantry_spec.observed import LastWord, Member, ObservedLease, ObservedShard, Process, Report, Role
+from gantry_spec.observed import LastWord, Member, ObservedLease, ObservedShard, Process, PromotionRequest, Report, Role
 
 
 @final
@@ -27,6 +27,31 @@ class View:
 
     previous: Ledger | None = None
     lease_duration_ms: int = 15_000
+
+    # -- a person ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def by_hand(self) -> PromotionRequest | None:
+        """What a person has ordered where no Lease remembers reigns; None wherever one does."""
+        request = self.shard.request
+        return request if request is not None and request.members else None
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the newest reign is what members have recorded, and not what the person's order has led to."""
+        goal = self.record.goal
+        return self.by_hand is not None and (goal is None or goal.wish != self.by_hand.id)
+
+    @property
+    def members_wanted(self) -> Sequence[int]:
+        """The members that shall be there."""
+        return self.spec.members if self.by_hand is None else self.by_hand.members
+
+    @property
+    def electable_members(self) -> frozenset[int]:
+        """The members that may be the master: those of past reigns, or those that the person names."""
+        named = frozenset() if self.by_hand is None else frozenset(self.by_hand.electable)
+        return named or self.record.members
 
     # -- members -------------------------------------------------------------------------------------------------------
 
@@ -110,7 +135,7 @@ class View:
             if report.promised_epoch == epoch and report.epoch < epoch and report.last_epoch < epoch
         ]
 
-    def possible(self, *, without: int = 0) -> list[Ballot]:
+    def possible(self, *, without: int | None = None) -> list[Ballot]:
         """Who could promise something now."""
         return [
             ballot_of(member, report)
@@ -137,11 +162,14 @@ class View:
         is_stopped = member is not None and member.process in (Process.STOPPED, Process.ABSENT)
         if member is not None and is_stopped and member.process_asked_ms >= self.lease.seen_ms:
             bounds.append(self.now_ms if member.stopped_by_ms is None else min(self.now_ms, member.stopped_by_ms))
-        grants = [voice.grant_over_ms for voice in voices_of(reign, ballots)]
-        if grants:
-            over_ms = max(self.lease.seen_ms + self.record.duration_ms, min(grants))
-            bounds += [over_ms] if over_ms <= self.now_ms else []
+        over_ms = self.keys_over_ms(reign, ballots)
+        bounds += [over_ms] if over_ms is not None and over_ms <= self.now_ms else []
         return min(bounds, default=None)
+
+    def keys_over_ms(self, reign: Reign, ballots: list[Ballot]) -> int | None:
+        """When the Lease and a grant of one slave of a reign have run out; None if no slave of it has promised."""
+        grants = [voice.grant_over_ms for voice in voices_of(reign, ballots)]
+        return max(self.lease.seen_ms + self.record.duration_ms, min(grants)) if grants else None
 
     def loss(self, winner: Ballot, ballots: list[Ballot], *, silent_by_ms: int | None = None) -> Loss:
         """What the winner lacks of all reigns. ``silent_by_ms``: instead of what is known of that."""
@@ -171,14 +199,35 @@ class View:
             )
         return max((word for word in words if word.epoch == reign.epoch), key=lambda word: word.asked_ms, default=None)
 
+    def count(self, ballots: Sequence[Ballot], *, wanted: int | None = None, is_forced: bool = False) -> Count:
+        """Who wins."""
+        return count(self.record, ballots, wanted=wanted, is_forced=is_forced, by_hand=self.by_hand)
+
+    def missing(self, reign: Reign, ballots: Sequence[Ballot]) -> str:
+        """What is still needed to outvote a reign; empty if nothing is."""
+        return missing(reign, ballots, is_remembered=self.by_hand is None)
+
     def electable_after(self, winner: int) -> frozenset[int]:
         """S of the next reign of ``winner``: whoever had a voice or was the master, and is still wanted."""
-        return frozenset(self.record.members & set(self.spec.members)) - {winner}
+        if self.by_hand is None:
+            return frozenset(self.record.members & set(self.spec.members)) - {winner}
+        return self.electable_members - self._left_out(winner) - {winner}
+
+    def _left_out(self, winner: int) -> frozenset[int]:
+        """Silent masters of the past that a new master would wait for in vain, unless the person names them.
+
+        Without acks a master waits for the grants of all of S, so a dead one would stop its successor. It can be left
+        out, as no slave can: by what is recorded no member is able to elect it.
+        """
+        member = self.members.get(winner)
+        if self.by_hand is None or self.by_hand.electable or member is None or member.acks_needed:
+            return frozenset()
+        return frozenset(reign.master for reign in self.record.reigns if self.fresh(reign.master) is None)
 
     @property
     def may_move(self) -> bool:
         """Whether the role may go to somebody else without being asked."""
         goal = self.record.goal
-        is_wished = self.shard.wish is not None and self.spec.failover.mode != "Disabled"
+        is_requested = self.shard.request is not None and self.spec.failover.mode != "Disabled"
         is_meant = not self.record.is_settled and goal is not None and goal.may_move
-        return self.spec.failover.mode == "Automatic" or is_wished or is_meant
+        return self.spec.failover.mode == "Automatic" or is_requested or is_meant

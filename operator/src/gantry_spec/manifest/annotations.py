@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from gantry_spec.manifest.errors import ManifestError, Problem
 from gantry_spec.manifest.group import API_GROUP
 from gantry_spec.manifest.quantities import parse_size
+from gantry_spec.observed import PromotionRequest
 
 PAUSED: Final = f"{API_GROUP}/paused"
 PROMOTE: Final = f"{API_GROUP}/promote"
@@ -66,6 +67,13 @@ class Wanted(NamedTuple):
     """Shards that take no sends, and whose master nobody else becomes."""
 
     is_hibernated: bool = False
+
+    def request(self, shard: int) -> PromotionRequest | None:
+        """The promotion that is ordered for a shard."""
+        order = next((one for one in self.orders if one.shard == shard), None)
+        if order is None:
+            return None
+        return PromotionRequest(id=order.id, to=order.to or None, loss_accepted=order.loss_accepted)
 
 
 def wanted(annotations: Mapping[str, str]) -> Wanted:

@@ -1,4 +1,4 @@
-"""Moving the master role by hand: what was acknowledged stays, what cannot be done is refused before it begins."""
+"""`gantry ha promote`: what was acknowledged stays, and what cannot be done is refused before it begins."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from typing import NamedTuple, overload
 import pytest
 
 from gantry_broker.control.orders import obey
-from gantry_cli import ha_move
-from gantry_cli.ha_group import CannotMove, Group
-from gantry_cli.ha_move import Move
-from gantry_cli.ha_steps import Caller, Moved, Step, Wish
+from gantry_cli import ha_promote
+from gantry_cli.ha_group import CannotPromote, MemberClient
+from gantry_cli.ha_promote import Promoted, Promotion, Step, Wanted
+from gantry_spec.decide import electing
+from gantry_status.order_client import Check
 from gantry_status.orders import (
     UNKNOWN,
+    AnyOrder,
     AskPromise,
+    AskStatus,
     BrokerUnreachable,
     Failed,
     HaRole,
     HaStatus,
     OrderRefused,
+    OrderUnanswered,
     Promised,
     Refused,
     StatusOrder,
@@ -51,6 +55,11 @@ class Direct:
         assert not isinstance(answer, Failed), "a fake member never fails"
         return answer
 
+    async def call_checked(self, order: AnyOrder, check: Check | None) -> HaStatus | Promised:
+        if check is not None:
+            check(await self.call(AskStatus()))
+        return await self.call(order)
+
 
 def group_of(count: int, *, acks_needed: int = 1) -> FakeGroup:
     """Members 1 to ``count``; 1 is the master, all have the same log."""
@@ -59,12 +68,12 @@ def group_of(count: int, *, acks_needed: int = 1) -> FakeGroup:
     return group
 
 
-def move(group: FakeGroup, *, yes: bool = False, steps: list[Step] | None = None, **wish: object) -> Moved:
-    """Move its master role."""
-    clients: list[Caller] = [Direct(member) for member in group.members.values()]
-    told: list[Step] = [] if steps is None else steps
-    wanted = Wish(**{"drain_timeout_ms": 50, **wish})  # type: ignore[arg-type]
-    return asyncio.run(Move(clients, wanted, tell=told.append, confirm=lambda _: yes).run())
+def promote(group: FakeGroup, *, yes: bool = False, steps: list[Step] | None = None, **typed: object) -> Promoted:
+    """Give it another master, as a person does."""
+    clients: list[MemberClient] = [Direct(member) for member in group.members.values()]
+    reported: list[Step] = [] if steps is None else steps
+    wanted = Wanted(**{"timeout_ms": 50, **typed})  # type: ignore[arg-type]
+    return asyncio.run(Promotion(clients, wanted, report=reported.append, confirm=lambda _: yes).run())
 
 
 def orders(group: FakeGroup) -> list[list[str]]:
@@ -73,32 +82,32 @@ def orders(group: FakeGroup) -> list[list[str]]:
 
 
 def test_a_master_that_answers_hands_over() -> None:
-    """Drained, fenced, then the slave is promoted, and all others follow: the old master, too."""
+    """It is drained and promises, then the slave is promoted, and all others follow: the old master, too."""
     group = group_of(3)
     steps: list[Step] = []
-    moved = move(group, to=3, steps=steps)
+    promoted = promote(group, to=3, steps=steps)
 
-    assert (moved.epoch, moved.number, moved.loss, moved.is_complete) == (1003, 3, "", True)
+    assert (promoted.epoch, promoted.number, promoted.loss, promoted.is_complete) == (1003, 3, "", True)
     assert group.masters == [group.members[3]]
     assert group.members[3].electable == [1, 2]
     assert orders(group) == [
-        ["drain", "fence 1003", "follow 1003 127.0.0.1:20003"],
+        ["drain", "promise 1003", "follow 1003 127.0.0.1:20003"],
         ["promise 1003", "follow 1003 127.0.0.1:20003"],
         ["promise 1003", "promote 1003"],
     ]
-    assert [step.what for step in steps][:3] == ["drain", "catch up", "fence"]
+    assert [step.what for step in steps][:4] == ["drain", "promise", "promise", "promise"]
     assert [step.what for step in steps][-3:] == ["promote", "follow", "follow"]
     assert all(step.is_done and step.took_ms >= 0 for step in steps)
 
 
 def test_a_hand_over_needs_no_third_member() -> None:
-    """What the master has written when it is fenced is the measure, and one slave has it all."""
+    """What the master has written when it is drained is the measure, and one slave has it all."""
     group = group_of(3)
     group.members[3].is_answering = group.members[3].is_linked = False
 
-    moved = move(group)
+    promoted = promote(group)
 
-    assert (moved.number, moved.loss) == (2, "")
+    assert (promoted.number, promoted.loss) == (2, "")
     assert group.members[2].electable == [1, 3]
 
 
@@ -109,9 +118,9 @@ def test_the_furthest_slave_is_chosen() -> None:
     group.members[3].copy(1)
     group.members[1].acknowledge()
 
-    with pytest.raises(CannotMove, match="b/2 ends at 1 of epoch 1, the master at 2 of epoch 1"):
-        move(group, to=2)
-    assert move(group).number == 3
+    with pytest.raises(CannotPromote, match="member 2 gets the rest: it has received up to 1 of 2"):
+        promote(group, to=2)
+    assert promote(group).number == 3
 
 
 def test_a_slave_that_cannot_catch_up_leaves_all_as_it_was() -> None:
@@ -119,39 +128,57 @@ def test_a_slave_that_cannot_catch_up_leaves_all_as_it_was() -> None:
     group = group_of(2)
     group.members[1].send()
 
-    with pytest.raises(CannotMove, match="the master at 2 of epoch 1 -- look at what holds it up"):
-        move(group)
+    with pytest.raises(CannotPromote, match="received up to 1 of 2 -- see what holds it up"):
+        promote(group)
 
     assert orders(group) == [["drain", "promote 1"], []]
     assert group.masters == [group.members[1]] and not group.members[1].is_draining
 
 
 def test_a_master_that_cannot_be_drained_stays() -> None:
-    """It says why, and takes sends again."""
+    """It says why; no other member is ordered anything."""
     group = group_of(2)
     group.members[1].drain_reason = "not acknowledged in time"
 
     with pytest.raises(OrderRefused, match="not acknowledged in time"):
-        move(group)
+        promote(group)
 
     assert group.masters == [group.members[1]]
-    assert orders(group) == [["drain", "promote 1"], []]
+    assert orders(group) == [["drain"], []]
 
 
-def test_a_master_that_writes_after_it_was_drained_gets_the_role_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slave lacks something when the master is fenced: nobody else may have the role."""
+def test_a_master_whose_drain_was_not_answered_takes_sends_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been drained, so the next observation decides whether there is anything to end."""
     group = group_of(2)
     master = group.members[1]
     drain = master.drain
 
-    async def leaky(timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
-        status = await drain(timeout_ms)
-        master.log.append((1, group.next_serial()))
-        return status
+    async def unanswered(timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
+        await drain(timeout_ms)
+        raise OrderUnanswered("no answer within 1 s")
 
-    monkeypatch.setattr(master, "drain", leaky)
-    with pytest.raises(CannotMove, match=r"b/2 ends at 1, the master at 2; b/1 is the master again, in epoch 2001"):
-        move(group)
+    monkeypatch.setattr(master, "drain", unanswered)
+    with pytest.raises(OrderUnanswered):
+        promote(group)
+
+    assert orders(group) == [["drain", "promote 1"], []]
+    assert not master.is_draining
+
+
+def test_a_master_that_writes_after_it_was_drained_gets_the_role_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slave lacks something once the master has promised: no other member may have the role."""
+    group = group_of(2)
+    master = group.members[1]
+    promise = master.promise
+
+    async def leaky(epoch: int, to: str) -> Promised:
+        if epoch == 1_002:
+            master.log.append((1, group.next_serial()))
+        return await promise(epoch, to)
+
+    monkeypatch.setattr(master, "promise", leaky)
+    with pytest.raises(CannotPromote, match=r"b/1 is the master again, in epoch 2001 -- run the same command again"):
+        promote(group)
 
     assert group.masters == [master]
     assert (master.epoch, group.members[2].epoch) == (2001, 2001)
@@ -165,9 +192,9 @@ def test_a_dead_master_is_replaced_by_the_furthest_of_enough_slaves() -> None:
     group.members[1].acknowledge()
     group.members[1].is_answering = group.members[1].is_linked = False
 
-    moved = move(group)
+    promoted = promote(group)
 
-    assert (moved.epoch, moved.number, moved.loss, moved.is_complete) == (1003, 3, "", True)
+    assert (promoted.epoch, promoted.number, promoted.loss, promoted.is_complete) == (1003, 3, "", True)
     assert group.acknowledged <= set(group.members[3].log)
     assert group.members[3].electable == [1, 2]
     assert orders(group)[0] == []
@@ -179,8 +206,8 @@ def test_too_few_slaves_are_refused_before_anybody_is_asked() -> None:
     for number in (1, 3):
         group.members[number].is_answering = False
 
-    with pytest.raises(CannotMove, match=r"2 of the slaves \[2, 3\] must promise, and \[3\] do not answer"):
-        move(group)
+    with pytest.raises(CannotPromote, match=r"2 of the slaves \[2, 3\] of epoch 1 must vote, and \[3\] cannot"):
+        promote(group)
 
     assert orders(group) == [[], [], []]
 
@@ -191,13 +218,13 @@ def test_a_forced_promotion_asks_first_and_says_what_may_be_lost() -> None:
     for number in (1, 3):
         group.members[number].is_answering = False
 
-    with pytest.raises(CannotMove, match="nothing was done"):
-        move(group, is_forced=True, yes=False)
+    with pytest.raises(CannotPromote, match="nothing was done"):
+        promote(group, may_force=True, yes=False)
     assert orders(group) == [[], [], []]
-    moved = move(group, is_forced=True, yes=True)
+    promoted = promote(group, may_force=True, yes=True)
 
-    assert moved.number == 2
-    assert moved.loss == "whatever was acknowledged beyond 1 by members that do not answer"
+    assert promoted.number == 2
+    assert promoted.loss == "whatever was acknowledged beyond 1 by members that do not answer"
 
 
 def test_a_master_that_waits_for_slaves_that_are_gone_is_forced_to_go_on() -> None:
@@ -206,11 +233,11 @@ def test_a_master_that_waits_for_slaves_that_are_gone_is_forced_to_go_on() -> No
     group.begin(0)
     group.members[0].role = HaRole.COMPARING
 
-    with pytest.raises(CannotMove, match="nobody has recorded who may be promoted"):
-        move(group)
-    moved = move(group, is_forced=True, yes=True)
+    with pytest.raises(CannotPromote, match="nobody has recorded who may be promoted"):
+        promote(group)
+    promoted = promote(group, may_force=True, yes=True)
 
-    assert (moved.epoch, moved.number) == (1000, 0)
+    assert (promoted.epoch, promoted.number) == (1000, 0)
     assert group.members[0].role is HaRole.MASTER
 
 
@@ -221,11 +248,11 @@ def test_nobody_who_has_less_is_promoted_by_name() -> None:
     group.members[2].copy(1)
     group.members[1].is_answering = False
 
-    with pytest.raises(CannotMove, match="member 3 ends at 1 of epoch 1, member 2 at 2 of epoch 1 -- promote --to 2"):
-        move(group, to=3)
-    moved = move(group, to=3, is_forced=True, yes=True)
+    with pytest.raises(CannotPromote, match="3 ends at 1 of epoch 1, member 2 ends at 2 of epoch 1 -- promote --to 2"):
+        promote(group, to=3)
+    promoted = promote(group, to=3, may_force=True, yes=True)
 
-    assert moved.loss == "1 bytes, from 1 on, that another member has"
+    assert promoted.loss == "1 bytes, from 1 on, that another member has"
     assert group.members[3].role is HaRole.MASTER
 
 
@@ -235,10 +262,10 @@ def test_a_member_with_all_that_was_acknowledged_may_be_named_though_another_has
     group.members[1].send()
     group.members[1].role = HaRole.UNASSIGNED
 
-    moved = move(group, to=2)
+    promoted = promote(group, to=2)
 
-    assert moved.number == 2
-    assert moved.loss == "1 bytes, from 1 on, that another member has; none of them was acknowledged"
+    assert promoted.number == 2
+    assert promoted.loss == "1 bytes, from 1 on, that another member has; none of them was acknowledged"
 
 
 def test_an_asynchronous_group_says_that_nobody_knows_what_is_lost() -> None:
@@ -246,10 +273,10 @@ def test_an_asynchronous_group_says_that_nobody_knows_what_is_lost() -> None:
     group = group_of(2, acks_needed=0)
     group.members[1].is_answering = False
 
-    moved = move(group)
+    promoted = promote(group)
 
-    assert moved.number == 2
-    assert moved.loss == "what the old master wrote beyond 1: in an asynchronous group nobody else has that"
+    assert promoted.number == 2
+    assert promoted.loss == "what the old master wrote beyond 1: in an asynchronous group nobody else has that"
 
 
 def test_grants_that_were_given_are_waited_for() -> None:
@@ -259,7 +286,7 @@ def test_grants_that_were_given_are_waited_for() -> None:
     group.members[2].granted_ms = 60
     steps: list[Step] = []
 
-    move(group, steps=steps)
+    promote(group, steps=steps)
 
     waited = next(step for step in steps if step.what == "wait")
     assert waited.took_ms >= 60
@@ -273,9 +300,9 @@ def test_an_old_master_that_is_back_and_has_more_is_taken() -> None:
     group.members[1].acknowledge()
     group.members[1].role = HaRole.UNASSIGNED
 
-    moved = move(group)
+    promoted = promote(group)
 
-    assert (moved.number, moved.loss) == (1, "")
+    assert (promoted.number, promoted.loss) == (1, "")
     assert group.acknowledged <= set(group.members[1].log)
 
 
@@ -285,7 +312,7 @@ def test_the_next_epoch_is_greater_than_all_that_anybody_has_recorded() -> None:
     group.members[2].promised = 8_003
     group.members[1].is_answering = False
 
-    assert move(group).epoch == 9_002
+    assert promote(group).epoch == 9_002
 
 
 def test_the_master_itself_may_be_named() -> None:
@@ -294,9 +321,9 @@ def test_the_master_itself_may_be_named() -> None:
     group.members[1].is_draining = True
     group.members[2].role = HaRole.UNASSIGNED
 
-    moved = move(group, to=1)
+    promoted = promote(group, to=1)
 
-    assert (moved.epoch, moved.number) == (1, 1)
+    assert (promoted.epoch, promoted.number) == (1, 1)
     assert not group.members[1].is_draining
     assert orders(group) == [["promote 1"], ["follow 1 127.0.0.1:20001"]]
     assert group.members[2].role is HaRole.SLAVE
@@ -306,11 +333,11 @@ def test_a_group_that_never_had_a_master_gets_one() -> None:
     """Then everybody who may be the master is named, and enough of them have to promise."""
     group = FakeGroup([1, 2], acks_needed=1)
 
-    with pytest.raises(CannotMove, match="nobody has recorded who may be promoted -- name all slaves that there are"):
-        move(group)
-    moved = move(group, named=frozenset({1, 2}))
+    with pytest.raises(CannotPromote, match="nobody has recorded who may be promoted -- name all slaves"):
+        promote(group)
+    promoted = promote(group, electable=frozenset({1, 2}))
 
-    assert (moved.epoch, moved.number, moved.is_complete) == (1001, 1, True)
+    assert (promoted.epoch, promoted.number, promoted.is_complete) == (1001, 1, True)
     assert group.members[1].electable == [2]
 
 
@@ -320,11 +347,11 @@ def test_a_slave_that_recorded_nothing_is_told_who_the_master_was() -> None:
     group.members[1].is_answering = False
     group.members[2].master_id, group.members[2].electable = UNKNOWN, []
 
-    with pytest.raises(CannotMove, match=r"2 of the slaves \[1, 2\] must promise"):
-        move(group, named=frozenset({1, 2}))
-    moved = move(group, named=frozenset({1, 2}), old_master=1)
+    with pytest.raises(CannotPromote, match=r"2 of the slaves \[1, 2\] of epoch 1 must vote"):
+        promote(group, electable=frozenset({1, 2}))
+    promoted = promote(group, electable=frozenset({1, 2}), old_master=1)
 
-    assert (moved.number, group.members[2].electable) == (2, [1])
+    assert (promoted.number, group.members[2].electable) == (2, [1])
 
 
 def test_a_master_without_anybody_to_acknowledge_is_not_made() -> None:
@@ -333,12 +360,12 @@ def test_a_master_without_anybody_to_acknowledge_is_not_made() -> None:
     group.members[1].is_answering = False
     group.members[2].master_id = UNKNOWN
 
-    with pytest.raises(CannotMove, match=r"code 0 needs 1 ack\(s\), and only \[\] could give them to member 2"):
-        move(group)
+    with pytest.raises(CannotPromote, match=r"code 0 needs 1 ack\(s\), and only \[\] could give them to member 2"):
+        promote(group)
 
 
 def test_somebody_who_does_not_follow_is_said() -> None:
-    """The role has moved all the same."""
+    """The role has promoted all the same."""
     group = group_of(3)
     group.members[1].is_answering = False
     steps: list[Step] = []
@@ -348,9 +375,9 @@ def test_somebody_who_does_not_follow_is_said() -> None:
 
     group.members[2].follow = refuses  # type: ignore[method-assign]
     group.members[3].log.append((1, 99))
-    moved = move(group, steps=steps)
+    promoted = promote(group, steps=steps)
 
-    assert (moved.number, moved.is_complete) == (3, False)
+    assert (promoted.number, promoted.is_complete) == (3, False)
     failed = [step for step in steps if not step.is_done]
     assert [(step.what, step.member, step.note) for step in failed] == [
         ("follow", "b/2", "its history is another one"),
@@ -369,12 +396,12 @@ def test_somebody_who_does_not_follow_is_said() -> None:
 def test_a_vote_that_is_worth_nothing_is_not_held(spoil: object, reason: str) -> None:
     """One broker named twice would have two voices; two groups know nothing of each other."""
     group = group_of(3)
-    clients: list[Caller] = [Direct(member) for member in group.members.values()]
+    clients: list[MemberClient] = [Direct(member) for member in group.members.values()]
     assert callable(spoil)
     spoil(group.members[2], group.members[3])
 
-    with pytest.raises(CannotMove, match=reason):
-        asyncio.run(Move(clients, Wish(), tell=lambda step: None, confirm=lambda text: True).run())
+    with pytest.raises(CannotPromote, match=reason):
+        asyncio.run(Promotion(clients, Wanted(), report=lambda step: None, confirm=lambda text: True).run())
     assert all(ordered == [] for ordered in orders(group))
 
 
@@ -394,7 +421,7 @@ class Outcome(NamedTuple):
 
 
 def run_seed(
-    seed: int, *, acks_needed: int | None = None, is_forced: bool = False, are_old_epochs_counted: bool = False
+    seed: int, *, acks_needed: int | None = None, may_force: bool = False, are_old_epochs_counted: bool = False
 ) -> Outcome:
     """Sends, copies, faults and moves in any order."""
     chance = random.Random(seed)
@@ -421,18 +448,18 @@ def run_seed(
                 to = chance.choice([None, member.number])
                 before = {one.epoch for one in group.members.values()}
                 try:
-                    moved = move(group, to=to, is_forced=is_forced, yes=True, drain_timeout_ms=0)
-                except (CannotMove, OrderRefused):
+                    promoted = promote(group, to=to, may_force=may_force, yes=True, timeout_ms=0)
+                except (CannotPromote, OrderRefused):
                     continue
                 finally:
                     for one in group.masters:
                         masters.setdefault(one.epoch, set()).add(one.number)
-                if moved.epoch in before:
+                if promoted.epoch in before:
                     continue  # it was the master already
                 moves += 1
-                missing = group.acknowledged - set(group.members[moved.number].log)
+                missing = group.acknowledged - set(group.members[promoted.number].log)
                 lost += len(missing)
-                unsaid += 0 if moved.loss else len(missing)
+                unsaid += 0 if promoted.loss else len(missing)
                 group.acknowledged -= missing
     return Outcome(moves, lost, unsaid, sum(len(who) > 1 for who in masters.values()))
 
@@ -440,7 +467,7 @@ def run_seed(
 @pytest.mark.verify
 def test_no_order_of_events_loses_what_was_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     """With any number of members and of needed acks, whoever answers, and old masters that know of nothing."""
-    monkeypatch.setattr(ha_move, "CATCH_UP_POLL_S", 0)
+    monkeypatch.setattr(ha_promote, "POLL_S", 0)
     outcomes = [run_seed(seed) for seed in range(150)]
 
     assert sum(one.moves for one in outcomes) > 150
@@ -449,17 +476,17 @@ def test_no_order_of_events_loses_what_was_acknowledged(monkeypatch: pytest.Monk
 
 @pytest.mark.verify
 def test_acks_of_an_older_epoch_alone_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A master that counted them would lose messages, however carefully the role is moved: why masters do not."""
-    monkeypatch.setattr(ha_move, "CATCH_UP_POLL_S", 0)
+    """A master that counted them would lose messages, however carefully the role is promoted: why masters do not."""
+    monkeypatch.setattr(ha_promote, "POLL_S", 0)
 
     assert sum(run_seed(seed, are_old_epochs_counted=True).lost for seed in range(150)) > 0
 
 
-@pytest.mark.parametrize(("acks_needed", "is_forced"), [(0, False), (1, True)], ids=["asynchronous", "forced"])
-def test_whatever_is_lost_was_said(acks_needed: int, is_forced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("acks_needed", "may_force"), [(0, False), (1, True)], ids=["asynchronous", "forced"])
+def test_whatever_is_lost_was_said(acks_needed: int, may_force: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a mode covers no dead master, or a person forces it. This also shows that the test above sees a loss."""
-    monkeypatch.setattr(ha_move, "CATCH_UP_POLL_S", 0)
-    outcomes = [run_seed(seed, acks_needed=acks_needed, is_forced=is_forced) for seed in range(100)]
+    monkeypatch.setattr(ha_promote, "POLL_S", 0)
+    outcomes = [run_seed(seed, acks_needed=acks_needed, may_force=may_force) for seed in range(100)]
 
     assert sum(one.lost for one in outcomes) > 0
     assert [seed for seed, one in enumerate(outcomes) if one.unsaid or one.twins] == []
@@ -471,12 +498,13 @@ def test_promotions_that_know_nothing_of_each_other_begin_different_epochs(
 ) -> None:
     """An epoch has one master, or nothing is sure any more. One more than is known would be the same for both."""
     if not is_numbered:
-        monkeypatch.setattr(Group, "next_epoch", lambda group, winner, above=0: max(above, group.epoch) + 1)
+        monkeypatch.setattr(electing, "next_epoch", lambda known, suffix=0: max(known) + 1)
+        monkeypatch.setattr(electing, "EPOCH_STRIDE", 1)
     group = group_of(3, acks_needed=0)
     for winner in (2, 3):
         for number, member in group.members.items():
             member.is_answering = number == winner
-        move(group)
+        promote(group)
 
     epochs = [group.members[number].epoch for number in (2, 3)]
     assert epochs == ([1002, 1003] if is_numbered else [2, 2])
@@ -489,7 +517,7 @@ def test_a_dead_master_of_an_asynchronous_group_does_not_stop_its_successor() ->
     old.is_answering = old.is_linked = False
     steps: list[Step] = []
 
-    move(group, steps=steps)
+    promote(group, steps=steps)
     new.send()
     new.acknowledge()
 
@@ -497,8 +525,8 @@ def test_a_dead_master_of_an_asynchronous_group_does_not_stop_its_successor() ->
     assert "without [1] until named with --electable" in next(one.note for one in steps if one.what == "promote")
     old.is_answering = old.is_linked = True
     old.role = HaRole.UNASSIGNED
-    moved = move(group, to=2, named=frozenset({1, 2}))
-    assert (moved.epoch, new.electable, old.role) == (2002, [1], HaRole.SLAVE)
+    promoted = promote(group, to=2, electable=frozenset({1, 2}))
+    assert (promoted.epoch, new.electable, old.role) == (2002, [1], HaRole.SLAVE)
 
 
 def test_a_slave_that_is_away_is_never_left_out() -> None:
@@ -507,7 +535,7 @@ def test_a_slave_that_is_away_is_never_left_out() -> None:
     for number in (1, 3):
         group.members[number].is_answering = group.members[number].is_linked = False
 
-    move(group)
+    promote(group)
 
     assert group.members[2].electable == [3]
 
@@ -516,22 +544,22 @@ def test_a_master_that_asks_nobody_is_deposed_by_force_alone() -> None:
     """No promise ends what it may acknowledge, whoever is named."""
     group = group_of(2, acks_needed=0)
     group.members[1].is_answering = False
-    move(group)
+    promote(group)
     group.members[1].is_answering, group.members[2].is_answering = True, False
     group.members[1].master_id, group.members[1].electable, group.members[1].epoch = 2, [], 1002
     group.members[1].role = HaRole.SLAVE
 
-    with pytest.raises(CannotMove, match="nobody has recorded which slaves may be promoted"):
-        move(group, named=frozenset({1, 2}))
+    with pytest.raises(CannotPromote, match="nobody has recorded which slaves may be promoted"):
+        promote(group, electable=frozenset({1, 2}))
 
-    assert move(group, named=frozenset({1, 2}), is_forced=True, yes=True).number == 1
+    assert promote(group, electable=frozenset({1, 2}), may_force=True, yes=True).number == 1
 
 
 def test_who_may_be_promoted_changes_only_where_that_makes_no_second_master() -> None:
     """Where acks count, an election among those of before would not ask those of after."""
     group = group_of(3)
 
-    with pytest.raises(CannotMove, match=r"\[2\] only after an election"):
-        move(group, to=1, named=frozenset({1, 2}))
+    with pytest.raises(CannotPromote, match=r"\[2\] only after an election"):
+        promote(group, to=1, electable=frozenset({1, 2}))
 
     assert group.members[1].electable == [2, 3]
