@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, final
 
-from gantry_spec.lease import LeaseRecord, Reign, Voice
+from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_spec.lease_annotations import lease_annotations
 
 PATH: Final = "/apis/coordination.k8s.io/v1/namespaces/shop/leases/orders-0"
@@ -26,9 +26,9 @@ def record_with(
     acks_needed: int = 0,
 ) -> LeaseRecord:  # fmt: skip
     """A settled record: this master, and one slave who may be elected."""
-    voices = (Voice(electable, "another-store"),)
-    reign = Reign(epoch=epoch, master=master, identity=identity, electable=voices, acks_needed=acks_needed)
-    return LeaseRecord(version=version, epoch=epoch, reigns=(reign,), duration_ms=duration_ms)
+    voters = (Voter(electable, "another-store"),)
+    term = Term(epoch=epoch, master=master, identity=identity, electable=voters, acks_needed=acks_needed)
+    return LeaseRecord(version=version, epoch=epoch, terms=(term,), duration_ms=duration_ms)
 
 
 @final

@@ -22,7 +22,7 @@ from scripted_kubelet import Kubelet, Outcome, node_of
 
 from gantry_cli.kube.plugin import cli as plugin
 from gantry_cli.main import cli as gantry
-from gantry_spec.lease import LeaseRecord, Reign, Voice
+from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_spec.lease_annotations import lease_annotations
 
 Object = dict[str, Any]
@@ -238,9 +238,9 @@ class Scene:
 def record(epoch: int, master: int) -> LeaseRecord:
     """A settled one."""
     slave = 3 - master
-    reign = Reign(epoch=epoch, master=master, identity=f"store-{master}", electable=(Voice(slave, f"store-{slave}"),),
+    term = Term(epoch=epoch, master=master, identity=f"store-{master}", electable=(Voter(slave, f"store-{slave}"),),
                   acks_needed=1)  # fmt: skip
-    return LeaseRecord(epoch=epoch, reigns=(reign,))
+    return LeaseRecord(epoch=epoch, terms=(term,))
 
 
 def role_of(pod: str) -> Object:

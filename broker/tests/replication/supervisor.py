@@ -21,8 +21,7 @@ from gantry_histories.events import Journal, Reign
 from replication.group import POLL_S, Group, Member, reachable
 
 from gantry_spec.ballot import Ballot, count
-from gantry_spec.lease import LeaseRecord, Voice
-from gantry_spec.lease import Reign as Term
+from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_status.orders import AskPromise, Follow, HaRole, HaStatus, Lease, OrderError, Promised, Promote
 
 PATIENCE_S: Final = 180.0
@@ -112,7 +111,7 @@ class Supervisor:
     def _record(self, promises: Sequence[Promised]) -> LeaseRecord:
         """The last term, and the stores that have a vote after it."""
         stores = {promise.broker_id: promise.identity for promise in promises}
-        electable = tuple(Voice(number, stores.get(number, "")) for number in self._electable)
+        electable = tuple(Voter(number, stores.get(number, "")) for number in self._electable)
         term = Term(
             epoch=self.epoch,
             master=self.master.number,
@@ -120,7 +119,7 @@ class Supervisor:
             electable=electable,
             acks_needed=self.acks_needed,
         )
-        return LeaseRecord(epoch=self.epoch, reigns=(term,))
+        return LeaseRecord(epoch=self.epoch, terms=(term,))
 
     async def reinstate(self) -> Member:
         """All are here again, the old master without a role: the one with the furthest log of all is the master."""

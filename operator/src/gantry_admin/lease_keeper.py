@@ -66,13 +66,13 @@ def why_not_named(record: LeaseRecord | None, word: HaStatus) -> str:
     """Why the record does not name the master that said ``word``; empty if it does."""
     if record is None:
         return "there is no record in the Lease"
-    reign = record.newest
-    if reign is None or not record.is_settled:
+    term = record.newest
+    if term is None or not record.is_settled:
         return f"epoch {record.epoch} has no master yet"
-    if reign.epoch != word.epoch:
-        return f"the newest reign is of epoch {reign.epoch}, this broker is in {word.epoch}"
-    if reign.master != word.broker_id:
-        return f"the master of epoch {reign.epoch} is {reign.master}, this broker is {word.broker_id}"
-    if reign.identity != word.identity:
-        return f"the master of epoch {reign.epoch} has another store"
+    if term.epoch != word.epoch:
+        return f"the newest term is of epoch {term.epoch}, this broker is in {word.epoch}"
+    if term.master != word.broker_id:
+        return f"the master of epoch {term.epoch} is {term.master}, this broker is {word.broker_id}"
+    if term.identity != word.identity:
+        return f"the master of epoch {term.epoch} has another store"
     return ""

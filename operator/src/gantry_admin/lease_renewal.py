@@ -63,7 +63,7 @@ class LeaseWord:
 
 
 def lost_its_key(before: HaStatus | None, word: HaStatus | None) -> bool:
-    """Whether a master that was renewed for has another reign now, or was started again: keys are a reign's own."""
+    """Whether a master that was renewed for has another term now, or was started again: keys are a term's own."""
     if before is None or word is None or word.role is not HaRole.MASTER:
         return False
     return (before.role, before.epoch, before.identity) != (word.role, word.epoch, word.identity) or (

@@ -19,7 +19,7 @@ import msgspec
 
 from gantry_admin.documents import SlaveDocument, StatusDocument
 from gantry_admin.group_documents import LedgerDocument, MemberDocument, RiskDocument
-from gantry_spec.lease import LeaseRecord, Reign, Voice
+from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_spec.ledger import Fault, Ledger, ledger_of
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import Flush, FlushMode, Replication
@@ -55,14 +55,14 @@ def observed(status: StatusDocument, asked_ms: int) -> ObservedShard | None:
         is_draining=said.is_draining,
         is_crash_safe=None if status.buffer is None else status.buffer.is_crash_safe,
     )
-    reign = Reign(
+    term = Term(
         epoch=status.epoch,
         master=said.broker_id,
         identity=said.identity,
-        electable=tuple(Voice(number) for number in electable),
+        electable=tuple(Voter(number) for number in electable),
         acks_needed=said.acks_needed,
     )
-    lease = ObservedLease(record=LeaseRecord(epoch=status.epoch, reigns=(reign,)), seen_ms=asked_ms)
+    lease = ObservedLease(record=LeaseRecord(epoch=status.epoch, terms=(term,)), seen_ms=asked_ms)
     return ObservedShard(number=0, lease=lease, members=(Member(number=said.broker_id, report=report),))
 
 

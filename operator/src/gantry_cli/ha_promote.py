@@ -338,7 +338,7 @@ class Promotion:
         view = View(SPEC, shard_of(self._observed, self._lease, self._request), now_ms())
         ballots = [ballot_of(member, report) for member, report in view.reports()]
         epoch, end = max((one.place for one in ballots), default=(0, 0))
-        past = record.reigns[:-1]
+        past = record.terms[:-1]
         has_acks = all(one.acks_needed for one in past)
         if term.last_epoch < epoch:
             return f"what another member has of epoch {epoch}: the winner has only epoch {term.last_epoch}"

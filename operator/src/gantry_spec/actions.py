@@ -158,7 +158,7 @@ class SetElectable(LeaseAction, frozen=True, kw_only=True):
 
 @final
 class KeepLease(LeaseAction, frozen=True, kw_only=True):
-    """Put down which stores have the voices, and forget reigns that a newer one holds."""
+    """Put down which stores have votes, and forget terms that a newer one holds."""
 
 
 # -- processes and volumes ---------------------------------------------------------------------------------------------

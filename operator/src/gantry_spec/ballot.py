@@ -1,17 +1,17 @@
-"""What promises prove: whether every past reign is outvoted, who is furthest, and what would be lost. Pure.
+"""What promises prove: whether every past term is outvoted, who is furthest, and what would be lost. Pure.
 
-Each reign that the Lease still names has to be ended by one of these:
+Each term that the Lease still names has to be ended by one of these:
 
     a quorum        S - k + 1 of its slaves have promised, so any k that have acknowledged include one of them
     its own master  has promised, and has everything that it ever acknowledged
     everybody       of it has promised: nobody is left who could know more
     nothing         it was named, and never began: its master says so, and never will
 
-Then the furthest of all who have promised has whatever was acknowledged. A voice is a store, not a number: an emptied
-disk is another store, and one that may have lost its tail has no voice until it has caught up.
+Then the furthest of all who have promised has whatever was acknowledged. A voter is a store, not a number: an emptied
+disk is another store, and one that may have lost its tail has no vote until it has caught up.
 
-Without a Lease, when a person runs the group by hand, a newer reign may be known only to members that do not answer.
-Then only a quorum counts, or everybody: any other proof rests on the reign being the newest.
+Without a Lease, when a person runs the group by hand, a newer term may be known only to members that do not answer.
+Then only a quorum counts, or everybody: any other proof rests on the term being the newest.
 
 Where no acknowledgement waited for slaves, promises prove nothing about the past, and only end the master's keys. What
 is lost then is counted: what the master had written when it was heard last, and what it may have taken since, which is
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from gantry_spec.lease import LeaseRecord, Reign
+from gantry_spec.lease import LeaseRecord, Term
 from gantry_spec.observed import LastWord, Member, PromotionRequest, Report
 
 
@@ -76,7 +76,7 @@ GRANT_MS_ASSUMED = 3_000
 
 
 def ballot_of(member: Member, report: Report) -> Ballot:
-    """The voice of a member as it reports."""
+    """The ballot of a member as it reports."""
     granted_ms = GRANT_MS_ASSUMED if report.granted_ms is None else report.granted_ms
     return Ballot(
         number=member.number,
@@ -109,19 +109,19 @@ def count(
     is_forced: bool = False,
     by_hand: PromotionRequest | None = None,
 ) -> Count:
-    """Who wins, if every reign is outvoted. ``wanted`` wins among equals, then a member without damaged
+    """Who wins, if every term is outvoted. ``wanted`` wins among equals, then a member without damaged
     records, then the last master. Damage costs no vote, and no place.
 
     ``is_forced`` gives up what only those have who are away, as a person has said. Who lacks log data that was on its
     disk does not win: it follows whoever does. Alone, it is named, and takes no sends before the loss is accepted.
 
-    ``by_hand`` is what a person has ordered where no Lease remembers reigns. A member that the person names may win as
+    ``by_hand`` is what a person has ordered where no Lease remembers terms. A member that the person names may win as
     well, and the one that shall be the master wins with everything that was acknowledged, or in any case if forced.
     """
     members = record.members if by_hand is None else record.members | frozenset(by_hand.electable)
     heard = [ballot for ballot in ballots if ballot.number in members and ballot.end >= 0]
-    for reign in record.reigns:
-        reason = missing(reign, heard, is_remembered=by_hand is None)
+    for term in record.terms:
+        reason = missing(term, heard, is_remembered=by_hand is None)
         if reason and not is_forced:
             return Count(None, reason)
     if not heard:
@@ -150,74 +150,74 @@ def count(
 def _holds_acknowledged(record: LeaseRecord, ballots: Sequence[Ballot], one: Ballot) -> bool:
     """Whether a log without missing data has whatever was acknowledged, though another one may be longer.
 
-    It has if it is as far as the furthest voter of each reign that waited for acks: what only others have was never
+    It has if it is as far as the furthest voter of each term that waited for acks: what only others have was never
     acknowledged.
     """
     if one.missing_bytes:
         return False
-    for reign in record.reigns:
-        voices = voices_of(reign, ballots)
-        if not reign.acks_needed or len(voices) < promises_needed(len(reign.electable), reign.acks_needed):
+    for term in record.terms:
+        voters = voters_of(term, ballots)
+        if not term.acks_needed or len(voters) < promises_needed(len(term.electable), term.acks_needed):
             return False
-        if one.place < max(voice.place for voice in voices):
+        if one.place < max(voter.place for voter in voters):
             return False
     return True
 
 
-def missing(reign: Reign, ballots: Sequence[Ballot], *, is_remembered: bool = True) -> str:
-    """What is still needed to outvote a reign; empty if nothing is.
+def missing(term: Term, ballots: Sequence[Ballot], *, is_remembered: bool = True) -> str:
+    """What is still needed to outvote a term; empty if nothing is.
 
-    ``is_remembered``: whether a Lease names every reign that may have begun. If not, the word of this reign's master
+    ``is_remembered``: whether a Lease names every term that may have begun. If not, the word of this term's master
     proves nothing, since it may not know of a newer one.
     """
-    master = next((one for one in ballots if one.number == reign.master and is_remembered), None)
-    if master is not None and (never_began(reign, master) or is_own_witness(reign, master)):
+    master = next((one for one in ballots if one.number == term.master and is_remembered), None)
+    if master is not None and (never_began(term, master) or is_own_witness(term, master)):
         return ""
-    if reign.members <= {one.number for one in ballots}:
+    if term.members <= {one.number for one in ballots}:
         return ""
-    voters = {one.number for one in voices_of(reign, ballots)}
-    needed = max(1, promises_needed(len(reign.electable), reign.acks_needed))
-    if len(voters) >= needed or (reign.acks_needed == 0 and master is not None):
+    voters = {one.number for one in voters_of(term, ballots)}
+    needed = max(1, promises_needed(len(term.electable), term.acks_needed))
+    if len(voters) >= needed or (term.acks_needed == 0 and master is not None):
         return ""
-    away = sorted(set(reign.numbers) - voters)
-    return f"{needed} of the slaves {list(reign.numbers)} of epoch {reign.epoch} must vote, and {away} cannot"
+    away = sorted(set(term.numbers) - voters)
+    return f"{needed} of the slaves {list(term.numbers)} of epoch {term.epoch} must vote, and {away} cannot"
 
 
-def voices_of(reign: Reign, ballots: Iterable[Ballot]) -> list[Ballot]:
-    """Who counts after a reign: the very stores that have acknowledged in it, if they have lost nothing since."""
-    stores = {(voice.number, voice.identity) for voice in reign.electable if voice.identity}
+def voters_of(term: Term, ballots: Iterable[Ballot]) -> list[Ballot]:
+    """Who counts after a term: the very stores that have acknowledged in it, if they have lost nothing since."""
+    stores = {(voter.number, voter.identity) for voter in term.electable if voter.identity}
     return [one for one in ballots if (one.number, one.identity) in stores and one.is_whole is not False]
 
 
-def never_began(reign: Reign, master: Ballot) -> bool:
+def never_began(term: Term, master: Ballot) -> bool:
     """Whether its master never was promoted in it, nor can be any more."""
-    is_same = master.identity == reign.identity and master.is_whole is not False
-    return is_same and master.epoch < reign.epoch and master.last_epoch < reign.epoch
+    is_same = master.identity == term.identity and master.is_whole is not False
+    return is_same and master.epoch < term.epoch and master.last_epoch < term.epoch
 
 
-def is_own_witness(reign: Reign, master: Ballot) -> bool:
+def is_own_witness(term: Term, master: Ballot) -> bool:
     """Whether its master has all that it ever acknowledged."""
-    return master.identity == reign.identity and master.is_whole is True
+    return master.identity == term.identity and master.is_whole is True
 
 
 def loss_of(
-    reign: Reign, winner: Ballot, ballots: Sequence[Ballot], last_word: LastWord | None, silent_by_ms: int
+    term: Term, winner: Ballot, ballots: Sequence[Ballot], last_word: LastWord | None, silent_by_ms: int
 ) -> Loss:
-    """What of a reign the winner lacks. ``silent_by_ms``: when its master acknowledged nothing more, at the latest."""
-    if reign.acks_needed > 0:
+    """What of a term the winner lacks. ``silent_by_ms``: when its master acknowledged nothing more, at the latest."""
+    if term.acks_needed > 0:
         return NOTHING
-    master = next((one for one in ballots if one.number == reign.master), None)
-    if master is not None and never_began(reign, master):
+    master = next((one for one in ballots if one.number == term.master), None)
+    if master is not None and never_began(term, master):
         return NOTHING
-    if master is not None and is_own_witness(reign, master):
+    if master is not None and is_own_witness(term, master):
         return _between(winner, master.last_epoch, master.end, None)
-    if last_word is None or last_word.epoch != reign.epoch or last_word.wrote is None:
+    if last_word is None or last_word.epoch != term.epoch or last_word.wrote is None:
         return Loss(0, None)
-    known = _between(winner, reign.epoch, last_word.wrote, last_word.epoch_start)
+    known = _between(winner, term.epoch, last_word.wrote, last_word.epoch_start)
     unseen_ms = silent_by_ms - last_word.asked_ms
     if unseen_ms <= 0:
         return known
-    if known.at_most is None or last_word.peak_bytes_per_s is None or winner.last_epoch < reign.epoch:
+    if known.at_most is None or last_word.peak_bytes_per_s is None or winner.last_epoch < term.epoch:
         return Loss(known.at_least, None)
     unseen = -(-unseen_ms // 1000) * max(last_word.peak_bytes_per_s, UNSEEN_BYTES_PER_S)
     # That the winner has more than was heard of proves nothing of what came after, and the peak may be a young one: a

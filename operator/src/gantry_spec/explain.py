@@ -1,6 +1,6 @@
 """``explain``: what would happen if the master of a shard died now. Said before it happens, and counted in bytes.
 
-It asks the same functions that would decide: who could promise, whether that outvotes every reign, who would be named,
+It asks the same functions that would decide: who could promise, whether that outvotes every term, who would be named,
 and what would be lost. So what is announced here is what is done, unless the master takes more meanwhile.
 """
 
@@ -10,7 +10,7 @@ from typing import final
 
 import msgspec
 
-from gantry_spec.ballot import Ballot, Loss, count, voices_of
+from gantry_spec.ballot import Ballot, Loss, count, voters_of
 from gantry_spec.decide.view import View
 from gantry_spec.gate import may_lose
 from gantry_spec.manifest.group import Spec
@@ -84,8 +84,8 @@ def explain(spec: Spec, observed: Observed, now_ms: int) -> tuple[Outlook, ...]:
 
 
 def _outlook(view: View, *, is_paused: bool) -> Outlook:
-    reign = view.reign
-    ballots = view.possible(without=reign.master)
+    term = view.term
+    ballots = view.possible(without=term.master)
     outcome = count(view.record, ballots)
     loss = Loss(0, None)
     blocked = ["the group is paused"] if is_paused else []
@@ -101,10 +101,10 @@ def _outlook(view: View, *, is_paused: bool) -> Outlook:
         blocked.append(f"failover.mode is {mode}")
     return Outlook(
         shard=view.shard.number,
-        master=reign.master if view.steady_master is not None else None,
-        epoch=reign.epoch,
+        master=term.master if view.steady_master is not None else None,
+        epoch=term.epoch,
         candidates=tuple(
-            _candidate(view, member, ballots) for member in view.shard.members if member.number != reign.master
+            _candidate(view, member, ballots) for member in view.shard.members if member.number != term.master
         ),
         winner=None if outcome.winner is None else outcome.winner.number,
         loss_at_least=loss.at_least,
@@ -117,9 +117,9 @@ def _candidate(view: View, member: Member, ballots: list[Ballot]) -> CandidateOu
     ballot = next((one for one in ballots if one.number == member.number), None)
     if ballot is None:
         return CandidateOutlook(number=member.number, blocked_by="it has not been heard lately")
-    word = view.last_word(view.reign)
+    word = view.last_word(view.term)
     gap = None if word is None or word.wrote is None else max(0, word.wrote - ballot.end)
-    has_voice = ballot in voices_of(view.reign, ballots)
+    has_voice = ballot in voters_of(view.term, ballots)
     reason = "" if ballot.number in view.record.members else "it is no member that may be elected yet"
     if not reason and not has_voice:
         reason = "its store is another one than the one that acknowledged, or has lost something"

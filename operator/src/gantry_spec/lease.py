@@ -1,14 +1,14 @@
 """The record in a shard's Lease: which epochs were begun, by whom, and who may be elected after them.
 
-    epoch 3000, settled      reigns: [2000 by 1, electable 2 3] [3000 by 2, electable 1 3]
-    epoch 4000, electing     the same reigns: nobody has been crowned in 4000 yet
+    epoch 3000, settled      terms: [2000 by 1, electable 2 3] [3000 by 2, electable 1 3]
+    epoch 4000, electing     the same terms: nobody has been crowned in 4000 yet
 
 The record is replaced by compare-and-swap only, so it is the one thing that all who decide agree on, however many
 they are and however old what they see. A new epoch is taken here before anybody is asked for a promise in it, and its
 master is named here before he is promoted. So an epoch has one master, for ever.
 
-A *reign* is an epoch with a master. Each must be outvoted before another begins, and not only the newest: whether a
-master that was named has ever been promoted, and got as far as his slaves, may not be known. A reign is forgotten when
+A *term* is an epoch with a master. Each must be outvoted before another begins, and not only the newest: whether a
+master that was named has ever been promoted, and got as far as his slaves, may not be known. A term is forgotten when
 a newer one holds all that it has acknowledged.
 """
 
@@ -21,30 +21,30 @@ import msgspec
 
 EPOCH_STRIDE: Final = 1_000
 """Epochs here end in 000. Those that a person begins by hand end in the number of their master, so never in that."""
-REIGNS_MAX: Final = 16
+TERMS_MAX: Final = 16
 UNKNOWN_MASTER: Final = -1
-"""The master of a reign of which no member has recorded it. Never in a Lease: only where there is none."""
+"""The master of a term of which no member has recorded it. Never in a Lease: only where there is none."""
 
-Reigns = Annotated[tuple["Reign", ...], msgspec.Meta(max_length=REIGNS_MAX)]
+Terms = Annotated[tuple["Term", ...], msgspec.Meta(max_length=TERMS_MAX)]
 
 
 @final
-class Voice(msgspec.Struct, frozen=True):
-    """A slave that may be elected after a reign."""
+class Voter(msgspec.Struct, frozen=True):
+    """A slave that may be elected after a term."""
 
     number: int
     identity: str = ""
-    """The uuid of its store; empty until it was first seen. A replaced disk has no voice: it has forgotten."""
+    """The uuid of its store; empty until it was first seen. A replaced disk has no vote: it has forgotten."""
 
     coming: str = ""
-    """The store that is here instead, and gets the voice with ``bar``."""
+    """The store that is here instead, and gets the vote with ``bar``."""
 
     bar: int = 0
     """The end of the master's log when it had that store as its slave: all that the other one acknowledged is below."""
 
 
 @final
-class Reign(msgspec.Struct, frozen=True, kw_only=True):
+class Term(msgspec.Struct, frozen=True, kw_only=True):
     """An epoch with a master."""
 
     epoch: int
@@ -52,7 +52,7 @@ class Reign(msgspec.Struct, frozen=True, kw_only=True):
     identity: str
     """Of the master's store."""
 
-    electable: tuple[Voice, ...] = ()
+    electable: tuple[Voter, ...] = ()
     """S: who acknowledges, and so who may be promoted after it."""
 
     acks_needed: int = 0
@@ -73,7 +73,7 @@ class Reign(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def numbers(self) -> tuple[int, ...]:
         """S, as an order says it."""
-        return tuple(voice.number for voice in self.electable)
+        return tuple(voter.number for voter in self.electable)
 
     @property
     def members(self) -> frozenset[int]:
@@ -109,7 +109,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     """The newest that was taken."""
 
-    reigns: Reigns = ()
+    terms: Terms = msgspec.field(default=(), name="reigns")
     """The oldest first."""
 
     goal: Goal | None = None
@@ -119,19 +119,19 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How long a master may acknowledge after it was renewed, if it needs nobody's ack."""
 
     @property
-    def newest(self) -> Reign | None:
-        """The last reign."""
-        return self.reigns[-1] if self.reigns else None
+    def newest(self) -> Term | None:
+        """The last term."""
+        return self.terms[-1] if self.terms else None
 
     @property
     def is_settled(self) -> bool:
         """Whether the newest epoch has a master."""
-        return bool(self.reigns) and self.reigns[-1].epoch == self.epoch
+        return bool(self.terms) and self.terms[-1].epoch == self.epoch
 
     @property
     def members(self) -> frozenset[int]:
         """Everybody who can have something that was acknowledged."""
-        return frozenset(number for reign in self.reigns for number in reign.members)
+        return frozenset(number for term in self.terms for number in term.members)
 
 
 def next_epoch(known: Iterable[int], *, suffix: int = 0) -> int:

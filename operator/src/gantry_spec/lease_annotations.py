@@ -31,7 +31,8 @@ class BadRecord(ValueError):
 
 def lease_annotations(record: LeaseRecord) -> dict[str, str]:
     """What is to stand in the Lease once ``record`` has taken the place of the one with its ``version``."""
-    fields = {name: getattr(record, name) for name in record.__struct_fields__ if name != "version"}
+    names = zip(record.__struct_encode_fields__, record.__struct_fields__, strict=True)
+    fields = {written: getattr(record, name) for written, name in names if name != "version"}
     count = _count(record.version) if record.version else 0
     return {RECORD: msgspec.json.encode(fields).decode(), VERSION: str(count + 1)}
 

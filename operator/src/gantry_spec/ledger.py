@@ -101,29 +101,29 @@ def band_of(size: int | None) -> str:
 def ledger_of(spec: Spec, shard: ObservedShard, now_ms: int, previous: Ledger | None = None) -> Ledger:
     """The ledger of a shard now. ``previous`` tells since when something is at risk."""
     record = None if shard.lease is None else shard.lease.record
-    reign = None if record is None else record.newest
-    master = next((one for one in shard.members if reign is not None and one.number == reign.master), None)
+    term = None if record is None else record.newest
+    master = next((one for one in shard.members if term is not None and one.number == term.master), None)
     report = None if master is None else master.report
-    is_master = report is not None and reign is not None and (report.role, report.epoch) == (Role.MASTER, reign.epoch)
-    if report is None or reign is None or not is_master:
+    is_master = report is not None and term is not None and (report.role, report.epoch) == (Role.MASTER, term.epoch)
+    if report is None or term is None or not is_master:
         return Ledger(shard=shard.number, observed_ms=now_ms)
-    acks_needed = reign.acks_needed
+    acks_needed = term.acks_needed
     acknowledged = _acknowledged(spec, report, acks_needed)
-    replicated = _replicated(report.slaves, set(reign.numbers))
+    replicated = _replicated(report.slaves, set(term.numbers))
     survives = {
         Fault.PROCESS: report.wrote if report.is_crash_safe else report.committed,
         Fault.MACHINE: report.flushed,
         Fault.DISK: 0,
         Fault.SLAVE: 0,
     }
-    copies = dict.fromkeys(Fault, replicated) | {Fault.SLAVE: _second(report.slaves, set(reign.numbers))}
+    copies = dict.fromkeys(Fault, replicated) | {Fault.SLAVE: _second(report.slaves, set(term.numbers))}
     ages = {fault: _age(fault, report, survives[fault], copies[fault], acknowledged, previous) for fault in Fault}
     return Ledger(
         shard=shard.number,
         observed_ms=report.asked_ms,
         is_fresh=now_ms - report.asked_ms <= spec.failover.after,
-        master=reign.master,
-        epoch=reign.epoch,
+        master=term.master,
+        epoch=term.epoch,
         acknowledged=acknowledged,
         wrote=report.wrote,
         committed=report.committed,

@@ -102,7 +102,7 @@ class Member(Part, frozen=True):
 
 @final
 class LastWord(Part, frozen=True):
-    """The newest report of the newest reign's master while it was the master, kept over its death."""
+    """The newest report of the newest term's master while it was the master, kept over its death."""
 
     epoch: int
     asked_ms: int
@@ -129,7 +129,7 @@ class PromotionRequest(Part, frozen=True):
 
     members: tuple[int, ...] = ()
     """All members that are known, where a person runs the group by hand: no spec counts them, and no Lease remembers
-    reigns. Empty everywhere else, and then the fields below say nothing."""
+    terms. Empty everywhere else, and then the fields below say nothing."""
 
     electable: tuple[int, ...] = ()
     """The members that may be the master, if the person names them; else those that the members have recorded."""

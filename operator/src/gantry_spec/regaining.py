@@ -9,7 +9,7 @@ that had never died would be the master still.** Why that is safe:
 1  Its record says so. It was the master of epoch e, it has all that it ever acknowledged, it has promised nothing
    above e, nobody took its role in e, and it waits for as many slaves as then (``may_regain``, judged by the broker).
    So no offset of e gets other bytes, and an election that counts on S and k of e counts on what is so.
-2  No newer epoch has begun, as far as that can be known. Read now, the Lease names it as the newest reign. Or, where
+2  No newer epoch has begun, as far as that can be known. Read now, the Lease names it as the newest term. Or, where
    the Lease cannot be read, so many of S say now that they are in e and have promised nothing above that no quorum of
    the others is left: to outvote e takes S - k + 1 of them, so k are asked, and where k is 0 a single one would do, so
    all are. (Its own promise would do as well: it has given none.) Nobody who answers knows more, or has more of e.
@@ -88,17 +88,17 @@ def regained(alone: Alone) -> Regain | Rejoin | Stay:
 def why_lease_differs(alone: Alone) -> str:
     """Why the Lease does not say that its epoch is the newest, and as it remembers it; empty if it does."""
     record, report = alone.record, alone.report
-    reign = None if record is None else record.newest
-    if record is None or reign is None or not record.is_settled:
+    term = None if record is None else record.newest
+    if record is None or term is None or not record.is_settled:
         return "nobody is named in the Lease"
-    if (reign.epoch, reign.master) != (report.epoch, report.master_id):
-        return f"the Lease names member {reign.master} in epoch {reign.epoch}"
-    if reign.master != alone.report.broker_id:
+    if (term.epoch, term.master) != (report.epoch, report.master_id):
+        return f"the Lease names member {term.master} in epoch {term.epoch}"
+    if term.master != alone.report.broker_id:
         return ""
-    if reign.identity != report.identity or report.place < (reign.last_epoch, reign.end):
-        return f"the store that was named for epoch {reign.epoch} had more, or was another one"
-    if (sorted(reign.numbers), reign.acks_needed) != (sorted(report.electable), report.acks_needed):
-        return f"epoch {reign.epoch} has other slaves by the Lease"
+    if term.identity != report.identity or report.place < (term.last_epoch, term.end):
+        return f"the store that was named for epoch {term.epoch} had more, or was another one"
+    if (sorted(term.numbers), term.acks_needed) != (sorted(report.electable), report.acks_needed):
+        return f"epoch {term.epoch} has other slaves by the Lease"
     return ""
 
 

@@ -101,7 +101,7 @@ async def test_a_renewal_changes_the_time_and_nothing_of_the_record(tmp_path: Pa
 async def test_nobody_else_gets_a_key(
     tmp_path: Path, record: LeaseRecord | None, word: dict[str, HaRole] | None
 ) -> None:
-    """Only the master whom the newest reign names, in its epoch, with its store: else nothing is written or ordered."""
+    """Only the master whom the newest term names, in its epoch, with its store: else nothing is written or ordered."""
     with api_server() as server:
         if record is not None:
             server.put(record)
@@ -261,7 +261,7 @@ async def test_a_renewal_that_was_not_answered_is_not_told(tmp_path: Path, silen
 
 @pytest.mark.verify
 async def test_a_new_reign_of_the_same_master_is_renewed_for_at_once(tmp_path: Path) -> None:
-    """Keys are a reign's own: it does not wait for the time of the next renewal, which would be minutes from now."""
+    """Keys are a term's own: it does not wait for the time of the next renewal, which would be minutes from now."""
     with api_server() as server:
         server.put(record_with(3_000, 1, "store-1", duration_ms=900_000))
         scene = Scene(server, tmp_path, msgspec.structs.replace(WORD, may_acknowledge=True))

@@ -17,7 +17,7 @@ import pytest
 from admin_scene import BrokerChild, Load, SidecarChild, broker_beside, sidecar_beside, wait_for
 
 from gantry_spec.heard import report_of
-from gantry_spec.lease import LeaseRecord, Reign, Voice
+from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_spec.ledger import Fault, ledger_of
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import Member, ObservedLease, ObservedShard
@@ -181,8 +181,8 @@ def test_the_ledger_is_the_one_that_decides(pair: Pair) -> None:
     wait_for(lambda: is_settled(pair), "everything is everywhere")
     said = order_once(str(pair.master.control), AskStatus())
     report = report_of(msgspec.to_builtins(said), asked_ms=0, answered_ms=0)
-    reign = Reign(epoch=report.epoch, master=0, identity=report.identity, electable=(Voice(1),), acks_needed=1)
-    lease = ObservedLease(record=LeaseRecord(epoch=report.epoch, reigns=(reign,)))
+    term = Term(epoch=report.epoch, master=0, identity=report.identity, electable=(Voter(1),), acks_needed=1)
+    lease = ObservedLease(record=LeaseRecord(epoch=report.epoch, terms=(term,)))
     expected = ledger_of(Spec(), ObservedShard(number=0, lease=lease, members=(Member(number=0, report=report),)), 0)
 
     for sidecar in (pair.beside_master, pair.beside_slave):

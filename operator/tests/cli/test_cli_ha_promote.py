@@ -394,7 +394,7 @@ def test_somebody_who_does_not_follow_is_said() -> None:
     ids=["twice", "mixed", "nobody"],
 )
 def test_a_vote_that_is_worth_nothing_is_not_held(spoil: object, reason: str) -> None:
-    """One broker named twice would have two voices; two groups know nothing of each other."""
+    """One broker named twice would have two votes; two groups know nothing of each other."""
     group = group_of(3)
     clients: list[MemberClient] = [Direct(member) for member in group.members.values()]
     assert callable(spoil)

@@ -235,15 +235,15 @@ def test_a_look_can_be_written_and_read_by_another_process() -> None:
 async def test_a_lease_that_was_taken_is_renewed_for_nobody(tmp_path: Path) -> None:
     """Between the taking of an epoch and the naming of its master no master is told that the Lease is his."""
     from gantry_cli.local.lease import renew
-    from gantry_spec.lease import LeaseRecord, Reign
+    from gantry_spec.lease import LeaseRecord, Term
 
     asked: list[tuple[int, int]] = []
     lease = LeaseFile(tmp_path / "lease", lambda: 0)
-    reign = Reign(epoch=1000, master=1, identity="a")
+    term = Term(epoch=1000, master=1, identity="a")
 
-    lease.write(None, LeaseRecord(epoch=1000, reigns=(reign,)))
+    lease.write(None, LeaseRecord(epoch=1000, terms=(term,)))
     await renew([(0, lease)], lambda shard, number: asked.append((shard, number)))
-    lease.write("1", LeaseRecord(epoch=2000, reigns=(reign,)))
+    lease.write("1", LeaseRecord(epoch=2000, terms=(term,)))
     await renew([(0, lease)], lambda shard, number: asked.append((shard, number)))
     await asyncio.sleep(0)
 

@@ -192,8 +192,8 @@ class ModelCluster:
         """By its own word and the Lease's."""
         record = self.lease(shard)
         for broker in self.shards[shard].masters() if shard in self.shards else ():
-            reign = None if record is None or not record.is_settled else record.newest
-            if reign is not None and (broker.store.epoch, broker.number) == (reign.epoch, reign.master):
+            term = None if record is None or not record.is_settled else record.newest
+            if term is not None and (broker.store.epoch, broker.number) == (term.epoch, term.master):
                 return broker.number
         return None
 

@@ -22,7 +22,7 @@ from gantry_operator.observe.machines import Machine, disk_of, machine_of, machi
 from gantry_operator.observe.memory import MemberMemory, ShardMemory
 from gantry_operator.sidecars import Peer
 from gantry_spec.executor import Expected
-from gantry_spec.lease import LeaseRecord, Reign
+from gantry_spec.lease import LeaseRecord, Term
 from gantry_spec.lease_annotations import lease_annotations
 from gantry_spec.manifest.annotations import Wanted
 from gantry_spec.manifest.reading import group_of
@@ -360,7 +360,7 @@ async def test_everybody_is_asked_at_the_same_time() -> None:
 
 async def test_a_master_that_seems_stopped_is_confirmed_by_the_api_server_once() -> None:
     """A cache may be old: before an election rests on it, the API server is asked, after the Lease was seen."""
-    record = LeaseRecord(epoch=1000, reigns=(Reign(epoch=1000, master=1, identity="s"),))
+    record = LeaseRecord(epoch=1000, terms=(Term(epoch=1000, master=1, identity="s"),))
     head: Object = {"name": shard_name(GROUP, 0), "namespace": NAMESPACE, "uid": "l", "resourceVersion": "3"}
     head |= {"annotations": lease_annotations(record), "labels": {GROUP_LABEL: GROUP, SHARD_LABEL: "0"}}
     observer = observer_with(Voices(), pod_with("terminated"))

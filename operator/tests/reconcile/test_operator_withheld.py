@@ -298,7 +298,7 @@ async def test_without_that_question_the_loss_goes_unannounced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The twin: an empty volume is taken for one that has nothing to say, and the judge sees the loss."""
-    monkeypatch.setattr(beginning, "missing", lambda reign, ballots: "")
+    monkeypatch.setattr(beginning, "missing", lambda term, ballots: "")
 
     await lost_without_proof()
 

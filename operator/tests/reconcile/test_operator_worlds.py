@@ -221,14 +221,14 @@ def is_serving(play: Play, name: str) -> bool:
 
 
 async def test_slaves_are_scaled_out_and_in() -> None:
-    """A new slave becomes electable; one that goes loses its voice first, and its volume stays."""
+    """A new slave becomes electable; one that goes loses its vote first, and its volume stays."""
     play = await Play(SYNC).begun()
 
     play.cluster.edit(slaves=2)
     await play.until(play.is_well, "three members")
     record = play.cluster.lease(0)
     assert record is not None and record.newest is not None
-    await play.until(lambda: electable(play) == {2, 3}, "member 3 has a voice")
+    await play.until(lambda: electable(play) == {2, 3}, "member 3 has a vote")
     play.cluster.edit(slaves=1)
     await play.until(lambda: play.cluster.pod(0, 3) is None, "member 3 goes")
     await play.until(play.is_well, "two members")

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from gantry_spec.ballot import UNSEEN_BYTES_PER_S, Ballot, count, loss_of, promises_needed
 from gantry_spec.heard import report_of
-from gantry_spec.lease import LeaseRecord, Reign, Voice
+from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_spec.observed import LastWord
 
 PEAK = 4 << 20
-REIGN = Reign(epoch=1_000, master=1, identity="store-1", electable=(Voice(2, "store-2"),))
+REIGN = Term(epoch=1_000, master=1, identity="store-1", electable=(Voter(2, "store-2"),))
 WORD = LastWord(epoch=1_000, asked_ms=5_000, epoch_start=0, wrote=100, peak_bytes_per_s=PEAK)
 
 
@@ -46,12 +46,12 @@ def test_what_was_heard_of_after_the_last_acknowledgement_is_exact() -> None:
     assert loss_of(REIGN, winner(70), [], WORD, silent_by_ms=4_000).at_most == 30
 
 
-SYNC_REIGN = Reign(
-    epoch=1_000, master=1, identity="store-1", electable=(Voice(2, "store-2"), Voice(3, "store-3")), acks_needed=1
+SYNC_REIGN = Term(
+    epoch=1_000, master=1, identity="store-1", electable=(Voter(2, "store-2"), Voter(3, "store-3")), acks_needed=1
 )
 
 
-def voice(number: int, end: int, *, missing_bytes: int = 0, damaged_bytes: int = 0) -> Ballot:
+def voter(number: int, end: int, *, missing_bytes: int = 0, damaged_bytes: int = 0) -> Ballot:
     """Of a member whose log ends there."""
     return Ballot(
         number, f"store-{number}", epoch=1_000, last_epoch=1_000, end=end, is_whole=not missing_bytes,
@@ -61,43 +61,43 @@ def voice(number: int, end: int, *, missing_bytes: int = 0, damaged_bytes: int =
 
 def test_newest_epoch_wins_and_within_it_longest_log() -> None:
     """A longer log of an older epoch lacks what the newer epoch has acknowledged."""
-    record = LeaseRecord(epoch=1_001, reigns=(SYNC_REIGN,))
-    older = voice(1, 900)._replace(last_epoch=999)
+    record = LeaseRecord(epoch=1_001, terms=(SYNC_REIGN,))
+    older = voter(1, 900)._replace(last_epoch=999)
 
-    assert count(record, [older, voice(2, 400), voice(3, 500)]).winner == voice(3, 500)
-    assert count(record, [older, voice(2, 950)._replace(last_epoch=998)]).winner == older
+    assert count(record, [older, voter(2, 400), voter(3, 500)]).winner == voter(3, 500)
+    assert count(record, [older, voter(2, 950)._replace(last_epoch=998)]).winner == older
 
 
 def test_who_lacks_log_data_is_not_elected() -> None:
     """However far its log is: a hole in it would become everybody's."""
-    record = LeaseRecord(epoch=1_001, reigns=(SYNC_REIGN,))
-    ballots = [voice(1, 900, missing_bytes=100), voice(2, 500), voice(3, 400)]
+    record = LeaseRecord(epoch=1_001, terms=(SYNC_REIGN,))
+    ballots = [voter(1, 900, missing_bytes=100), voter(2, 500), voter(3, 400)]
 
     assert count(record, ballots).winner == ballots[1]
-    assert count(record, [voice(1, 900), *ballots[1:]]).winner == voice(1, 900), "the twin: with nothing missing it is"
+    assert count(record, [voter(1, 900), *ballots[1:]]).winner == voter(1, 900), "the twin: with nothing missing it is"
     assert count(record, [ballots[0]], is_forced=True).winner is None
     assert "missing" in count(record, [ballots[0]], is_forced=True).reason
 
 
 def test_alone_it_is_named_all_the_same() -> None:
     """Its broker serves reads then, and refuses sends until the loss is accepted."""
-    alone = voice(1, 900, missing_bytes=100)
-    record = LeaseRecord(epoch=1_001, reigns=(Reign(epoch=1_000, master=1, identity="store-1", electable=()),))
+    alone = voter(1, 900, missing_bytes=100)
+    record = LeaseRecord(epoch=1_001, terms=(Term(epoch=1_000, master=1, identity="store-1", electable=()),))
 
     assert count(record, [alone]).winner == alone
 
 
 def test_a_member_with_damaged_records_loses_among_equals_only() -> None:
     """Its vote counts, a longer log wins whatever is damaged in it, and so does whom a person wants."""
-    record = LeaseRecord(epoch=1_001, reigns=(SYNC_REIGN,))
-    damaged, equal, shorter = voice(1, 900, damaged_bytes=50), voice(2, 900), voice(3, 400)
+    record = LeaseRecord(epoch=1_001, terms=(SYNC_REIGN,))
+    damaged, equal, shorter = voter(1, 900, damaged_bytes=50), voter(2, 900), voter(3, 400)
 
     assert count(record, [damaged, equal, shorter]).winner == equal
-    assert count(record, [voice(1, 900), equal, shorter]).winner == voice(1, 900), "the twin: the last master is kept"
+    assert count(record, [voter(1, 900), equal, shorter]).winner == voter(1, 900), "the twin: the last master is kept"
     assert count(record, [damaged, shorter]).winner == damaged
     assert count(record, [damaged, equal], wanted=1).winner == damaged
-    assert count(record, [damaged, voice(2, 900, damaged_bytes=10)]).winner == damaged, "both are: the last master"
-    assert count(record, [voice(2, 900, damaged_bytes=1), voice(3, 900, damaged_bytes=1)]).winner is not None
+    assert count(record, [damaged, voter(2, 900, damaged_bytes=10)]).winner == damaged, "both are: the last master"
+    assert count(record, [voter(2, 900, damaged_bytes=1), voter(3, 900, damaged_bytes=1)]).winner is not None
 
 
 def test_a_report_says_how_much_is_damaged() -> None:
@@ -144,7 +144,7 @@ def is_election_safe(seed: int, *, promises_less: int = 0) -> bool:
     for number in range(80):
         if number == rounds_before:
             # From here on they follow the old master no more; it does not know, and goes on with the others.
-            ballots = [voice(one, ends[one]) for one in reachable]
+            ballots = [voter(one, ends[one]) for one in reachable]
         wrote += chance.randrange(3)
         slave = chance.choice(slaves)
         if number < rounds_before or slave not in reachable:
@@ -152,9 +152,9 @@ def is_election_safe(seed: int, *, promises_less: int = 0) -> bool:
         acknowledged = max(acknowledged, sorted(ends.values(), reverse=True)[acks_needed - 1])
     if promises_less:
         return max(ballot.end for ballot in ballots) >= acknowledged
-    electable = tuple(Voice(one, f"store-{one}") for one in slaves)
-    reign = Reign(epoch=1_000, master=1, identity="store-1", electable=electable, acks_needed=acks_needed)
-    elected = count(LeaseRecord(epoch=2_000, reigns=(reign,)), ballots).winner
+    electable = tuple(Voter(one, f"store-{one}") for one in slaves)
+    term = Term(epoch=1_000, master=1, identity="store-1", electable=electable, acks_needed=acks_needed)
+    elected = count(LeaseRecord(epoch=2_000, terms=(term,)), ballots).winner
     assert elected is not None
     return elected.end >= acknowledged
 
@@ -174,18 +174,18 @@ def test_an_election_with_one_promise_too_few_is_found() -> None:
 @pytest.mark.parametrize(
     ("ballots", "reason"),
     [
-        ([voice(2, 10)], "2 of the slaves [2, 3] of epoch 1000 must vote, and [3] cannot"),
-        ([voice(2, 10), voice(4, 10)], "[3] cannot"),
-        ([voice(2, 10), voice(2, 10)], "[3] cannot"),
-        ([voice(2, 10), voice(3, 10)._replace(identity="another")], "[3] cannot"),
-        ([voice(2, 10), voice(3, 10)._replace(is_whole=False)], "[3] cannot"),
+        ([voter(2, 10)], "2 of the slaves [2, 3] of epoch 1000 must vote, and [3] cannot"),
+        ([voter(2, 10), voter(4, 10)], "[3] cannot"),
+        ([voter(2, 10), voter(2, 10)], "[3] cannot"),
+        ([voter(2, 10), voter(3, 10)._replace(identity="another")], "[3] cannot"),
+        ([voter(2, 10), voter(3, 10)._replace(is_whole=False)], "[3] cannot"),
         ([], "[2, 3] cannot"),
     ],
     ids=["too-few", "stranger", "one-voice", "other-store", "not-whole", "nobody"],
 )
 def test_nobody_is_promoted_without_enough_promises(ballots: list[Ballot], reason: str) -> None:
     """And the reason names those that lack."""
-    result = count(LeaseRecord(epoch=2_000, reigns=(SYNC_REIGN,)), ballots)
+    result = count(LeaseRecord(epoch=2_000, terms=(SYNC_REIGN,)), ballots)
 
     assert result.winner is None
     assert reason in result.reason

@@ -11,7 +11,7 @@ from spec_world.looks import ADDRESS, EPOCH, NOW_MS, healthy, with_member, with_
 
 from gantry_spec import actions as act
 from gantry_spec.ballot import Ballot, count
-from gantry_spec.lease import EPOCH_STRIDE, Goal, LeaseRecord, Reign, Voice
+from gantry_spec.lease import EPOCH_STRIDE, Goal, LeaseRecord, Term, Voter
 from gantry_spec.observed import Observed, ObservedLease, ObservedShard, PromotionRequest, Role
 
 NEXT = EPOCH + EPOCH_STRIDE
@@ -88,8 +88,8 @@ def test_last_term_is_what_its_master_has_recorded() -> None:
     (crown,) = decided(observed(by_hand(healthy(slaves=2))))
 
     assert isinstance(crown, act.Crown)
-    assert crown.record.newest == Reign(
-        epoch=EPOCH, master=1, identity="store-1", electable=(Voice(2, "store-2"), Voice(3, "store-3")), acks_needed=1
+    assert crown.record.newest == Term(
+        epoch=EPOCH, master=1, identity="store-1", electable=(Voter(2, "store-2"), Voter(3, "store-3")), acks_needed=1
     )
 
 
@@ -170,10 +170,10 @@ def test_too_few_voters_are_refused_before_any_promise() -> None:
 def test_the_word_of_an_old_master_is_no_proof_without_a_lease() -> None:
     """It has everything of its own term, and may not know of a newer one; in a cluster the Lease would name that."""
     shard = with_report(unreached(by_hand(healthy(slaves=2)), 2, 3), 1, role=Role.UNASSIGNED)
-    term = Reign(
-        epoch=EPOCH, master=1, identity="store-1", electable=(Voice(2, "store-2"), Voice(3, "store-3")), acks_needed=1
+    term = Term(
+        epoch=EPOCH, master=1, identity="store-1", electable=(Voter(2, "store-2"), Voter(3, "store-3")), acks_needed=1
     )
-    record = LeaseRecord(epoch=NEXT, reigns=(term,))
+    record = LeaseRecord(epoch=NEXT, terms=(term,))
     ballot = Ballot(1, "store-1", EPOCH, EPOCH, 10_000, is_whole=True, grant_over_ms=0)
 
     assert "2 of the slaves [2, 3]" in refused(shard).why

@@ -38,7 +38,7 @@ def test_a_silent_master_loses_the_lease_first() -> None:
 
     assert isinstance(take, act.TakeLease)
     assert (take.expected, take.record.epoch, take.record.is_settled) == ("7", NEXT, False)
-    assert take.record.reigns == record_of().reigns
+    assert take.record.terms == record_of().terms
 
 
 def test_a_master_is_not_given_up_at_once() -> None:
@@ -93,10 +93,10 @@ def test_the_furthest_of_enough_is_named() -> None:
     crown = decided(shard, spec_with(slaves=2))[0]
 
     assert isinstance(crown, act.Crown)
-    reign = crown.record.newest
-    assert reign is not None
-    assert (reign.master, reign.epoch, reign.numbers, reign.end, reign.loss) == (3, NEXT, (1, 2), 10_000, 0)
-    assert crown.record.reigns[0] == record_of(1, (2, 3)).reigns[0]
+    term = crown.record.newest
+    assert term is not None
+    assert (term.master, term.epoch, term.numbers, term.end, term.loss) == (3, NEXT, (1, 2), 10_000, 0)
+    assert crown.record.terms[0] == record_of(1, (2, 3)).terms[0]
 
 
 def test_one_promise_too_few_names_nobody() -> None:
@@ -109,7 +109,7 @@ def test_one_promise_too_few_names_nobody() -> None:
 
 
 def test_a_master_that_comes_back_whole_goes_on() -> None:
-    """It has all that it ever acknowledged, so it needs nobody's voice, in every mode."""
+    """It has all that it ever acknowledged, so it needs nobody's vote, in every mode."""
     shard = promised(electing(silent(healthy(), 2), may_move=False), 1)
 
     for mode in ("Automatic", "Manual", "Disabled"):
@@ -179,7 +179,7 @@ def test_a_lossy_failover_is_announced_and_not_done() -> None:
 
 
 def test_a_loss_within_the_bound_is_accepted() -> None:
-    """It is written down with the new reign."""
+    """It is written down with the new term."""
     spec = spec_with(**ASYNC, failover={"maxDataLossBytes": 2_000 + 3 * UNSEEN_BYTES_PER_S})
     shard = dead_async(gap=2_000)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gantry_spec.lease import Goal, LeaseRecord, Reign, Voice
+from gantry_spec.lease import Goal, LeaseRecord, Term, Voter
 from gantry_spec.lease_annotations import RECORD, VERSION, BadRecord, lease_annotations, record_of
 
 RECORD_OF_TWO = LeaseRecord(
     epoch=4_000,
-    reigns=(
-        Reign(epoch=2_000, master=1, identity="a", electable=(Voice(2, "b"), Voice(3, "c", coming="d", bar=77))),
-        Reign(epoch=3_000, master=2, identity="b", electable=(Voice(1, "a"),), acks_needed=1, end=900, loss=-1),
+    terms=(
+        Term(epoch=2_000, master=1, identity="a", electable=(Voter(2, "b"), Voter(3, "c", coming="d", bar=77))),
+        Term(epoch=3_000, master=2, identity="b", electable=(Voter(1, "a"),), acks_needed=1, end=900, loss=-1),
     ),
     goal=Goal(why="the master is gone", wish="0=2", to=2, loss_accepted=None, may_move=True),
     duration_ms=9_000,
@@ -27,7 +27,7 @@ def test_a_record_comes_back_with_its_version() -> None:
     second = record_of(lease_annotations(msgspec.structs.replace(first, epoch=5_000)))
 
     assert second is not None
-    assert (second.version, second.epoch, second.reigns) == ("2", 5_000, RECORD_OF_TWO.reigns)
+    assert (second.version, second.epoch, second.terms) == ("2", 5_000, RECORD_OF_TWO.terms)
 
 
 def test_the_expected_version_is_never_written_as_part_of_the_record() -> None:

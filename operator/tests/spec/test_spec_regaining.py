@@ -22,7 +22,7 @@ from spec_world.shapes import Shape
 from gantry_spec import regaining
 from gantry_spec.ballot import promises_needed
 from gantry_spec.decide.view import View
-from gantry_spec.lease import LeaseRecord, Reign, Voice
+from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_spec.observed import LastWord, PromotionRequest, Report, Role
 from gantry_spec.regaining import Alone, Regain, Rejoin, Stay, numbered, regained
 
@@ -35,10 +35,10 @@ OWN: Final = Report(
 SLAVE: Final = msgspec.structs.replace(
     OWN, role=Role.SLAVE, broker_id=2, identity="store-2", wrote=4_000, ha_address="two:10912"
 )
-REIGN: Final = Reign(
-    epoch=EPOCH, master=1, identity="store-1", electable=(Voice(2), Voice(3)), acks_needed=1, last_epoch=2_000, end=100
+REIGN: Final = Term(
+    epoch=EPOCH, master=1, identity="store-1", electable=(Voter(2), Voter(3)), acks_needed=1, last_epoch=2_000, end=100
 )
-NAMED: Final = LeaseRecord(epoch=EPOCH, reigns=(REIGN,))
+NAMED: Final = LeaseRecord(epoch=EPOCH, terms=(REIGN,))
 
 
 def alone(*, peers: dict[int, Report] | None = None, **changes: Any) -> Alone:
@@ -56,7 +56,7 @@ def slave(**changes: Any) -> Report:
 
 
 def named(**changes: Any) -> LeaseRecord:
-    return LeaseRecord(epoch=EPOCH, reigns=(msgspec.structs.replace(REIGN, **changes),))
+    return LeaseRecord(epoch=EPOCH, terms=(msgspec.structs.replace(REIGN, **changes),))
 
 
 def why(known: Alone) -> str:
@@ -101,12 +101,12 @@ def test_without_the_lease_each_doubt_is_enough_to_wait(known: Alone, text: str)
     ("record", "text"),
     [
         (None, "nobody is named"),
-        (LeaseRecord(epoch=EPOCH + 1_000, reigns=(REIGN,)), "nobody is named"),
+        (LeaseRecord(epoch=EPOCH + 1_000, terms=(REIGN,)), "nobody is named"),
         (named(master=2), "names member 2"),
-        (LeaseRecord(epoch=EPOCH + 1_000, reigns=(msgspec.structs.replace(REIGN, epoch=EPOCH + 1_000),)), "in epoch 4"),
+        (LeaseRecord(epoch=EPOCH + 1_000, terms=(msgspec.structs.replace(REIGN, epoch=EPOCH + 1_000),)), "in epoch 4"),
         (named(identity="another"), "another one"),
         (named(last_epoch=EPOCH, end=5_001), "had more"),
-        (named(electable=(Voice(2),)), "other slaves"),
+        (named(electable=(Voter(2),)), "other slaves"),
         (named(acks_needed=2), "other slaves"),
     ],
     ids=["none", "electing", "another", "newer", "store", "longer", "slaves", "acks"],
@@ -166,7 +166,7 @@ def test_the_start_of_another_process_ends_no_reign_that_it_may_have_had_again(i
     word = LastWord(epoch=LOOKS_EPOCH, asked_ms=NOW_MS - 10_000, boot_id="boot-1", wrote=10_000)
     look = View(spec_with(), msgspec.structs.replace(shard, last_word=word), NOW_MS)
 
-    assert look.silent_by_ms(look.reign, look.possible()) == (NOW_MS if is_whole else NOW_MS - 9_000)
+    assert look.silent_by_ms(look.term, look.possible()) == (NOW_MS if is_whole else NOW_MS - 9_000)
 
 
 # -- worlds ------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from spec_world.looks import (
 
 from gantry_spec import actions as act
 from gantry_spec.decide import decide
-from gantry_spec.lease import EPOCH_STRIDE, Voice
+from gantry_spec.lease import EPOCH_STRIDE, Voter
 from gantry_spec.observed import Disk, ObservedShard, Process, PromotionRequest, Role
 from gantry_status.broker_state import SlaveState
 
@@ -95,9 +95,9 @@ def test_the_first_member_of_a_new_group_is_its_master() -> None:
 
     assert isinstance(crown, act.Crown)
     assert crown.expected is None
-    [reign] = crown.record.reigns
-    assert (reign.master, reign.identity, reign.numbers, reign.acks_needed) == (1, "store-1", (2,), 1)
-    assert [voice.identity for voice in reign.electable] == ["store-2"]
+    [term] = crown.record.terms
+    assert (term.master, term.identity, term.numbers, term.acks_needed) == (1, "store-1", (2,), 1)
+    assert [voter.identity for voter in term.electable] == ["store-2"]
 
 
 def test_nothing_begins_before_every_disk_was_looked_at() -> None:
@@ -114,7 +114,7 @@ def test_a_master_that_is_there_already_stays_it() -> None:
     [crown] = decided(shard)
 
     assert isinstance(crown, act.Crown)
-    assert (crown.record.epoch, crown.record.reigns[0].master, crown.record.reigns[0].numbers) == (EPOCH, 1, (2,))
+    assert (crown.record.epoch, crown.record.terms[0].master, crown.record.terms[0].numbers) == (EPOCH, 1, (2,))
 
 
 def test_a_group_comes_back_from_its_volumes_by_an_election() -> None:
@@ -128,7 +128,7 @@ def test_a_group_comes_back_from_its_volumes_by_an_election() -> None:
 
     assert isinstance(take, act.TakeLease)
     assert take.record.epoch == 9_000
-    assert (take.record.reigns[0].master, take.record.reigns[0].numbers) == (1, (2,))
+    assert (take.record.terms[0].master, take.record.terms[0].numbers) == (1, (2,))
 
 
 def lost_volumes(*empties: int, acks_needed: int = 1) -> ObservedShard:
@@ -155,7 +155,7 @@ def test_an_empty_volume_has_no_voice(empties: tuple[int, ...], is_proven: bool)
         [taken] = decided(msgspec.structs.replace(shard, restore="restore 0"), spec_with(slaves=2))
         assert isinstance(taken, act.TakeLease)
         assert taken.record.goal is not None and taken.record.goal.loss_accepted is None
-        assert taken.record.reigns[0].identity == "", "the store that was the master is not here"
+        assert taken.record.terms[0].identity == "", "the store that was the master is not here"
 
 
 def test_without_acks_only_the_masters_own_volume_proves_anything() -> None:
@@ -209,13 +209,13 @@ def test_a_replaced_store_has_a_voice_when_it_has_everything() -> None:
     shard = with_report(healthy(), 2, identity="store-new")
     [first] = decided(with_report(shard, 1, slaves=acked(4_000), confirmed=4_000))
     assert isinstance(first, act.KeepLease)
-    assert first.record.reigns[0].electable == (Voice(2, "store-2", "store-new", 10_000),)
+    assert first.record.terms[0].electable == (Voter(2, "store-2", "store-new", 10_000),)
 
     noted = with_record(shard, msgspec.structs.replace(first.record, version="8"))
     assert decided(with_report(noted, 1, slaves=acked(9_999))) == []
     [second] = decided(with_report(noted, 1, wrote=20_000, slaves=acked(10_000)))
     assert isinstance(second, act.KeepLease)
-    assert second.record.reigns[0].electable == (Voice(2, "store-new"),)
+    assert second.record.terms[0].electable == (Voter(2, "store-new"),)
 
 
 def test_a_new_slave_may_be_elected_once_it_has_everything() -> None:
@@ -228,18 +228,18 @@ def test_a_new_slave_may_be_elected_once_it_has_everything() -> None:
     new = electable.record.newest
     assert new is not None
     assert (new.master, new.epoch, new.numbers, new.continues) == (1, NEXT, (2, 3), EPOCH)
-    assert len(electable.record.reigns) == 2
+    assert len(electable.record.terms) == 2
 
 
 def test_an_older_reign_is_remembered_until_its_messages_are_held() -> None:
     """With the first ack in the new epoch, and not with the promotion."""
-    old = record_of(2, (1,), epoch=1_000).reigns
-    shard = with_record(healthy(), msgspec.structs.replace(record_of(), reigns=(*old, *record_of().reigns)))
+    old = record_of(2, (1,), epoch=1_000).terms
+    shard = with_record(healthy(), msgspec.structs.replace(record_of(), terms=(*old, *record_of().terms)))
 
     assert "does not hold yet" in waits(with_report(shard, 1, acked=None))
     [keep] = decided(shard)
     assert isinstance(keep, act.KeepLease)
-    assert keep.record.reigns == record_of().reigns
+    assert keep.record.terms == record_of().terms
 
 
 # -- disks and numbers -------------------------------------------------------------------------------------------------

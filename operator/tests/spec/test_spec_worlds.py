@@ -22,7 +22,7 @@ from gantry_spec.ballot import Ballot, Loss
 from gantry_spec.decide import electing, group, view
 from gantry_spec.decide.view import View
 from gantry_spec.gate import ALLOWED
-from gantry_spec.lease import Reign
+from gantry_spec.lease import Term
 from gantry_spec.observed import LastWord, Role
 
 EXAMPLES = int(os.environ.get("GANTRY_SIMULATION_SEEDS", "120"))
@@ -92,9 +92,9 @@ def test_a_promotion_without_enough_promises_is_found(monkeypatch: pytest.Monkey
 
 
 def test_a_vote_of_an_emptied_disk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A voice is a store that has lost nothing, and not a number."""
-    monkeypatch.setattr(ballot, "voices_of", lambda reign, ballots: [b for b in ballots if b.number in reign.numbers])
-    monkeypatch.setattr(ballot, "is_own_witness", lambda reign, master: True)
+    """A voter is a store that has lost nothing, and not a number."""
+    monkeypatch.setattr(ballot, "voters_of", lambda term, ballots: [b for b in ballots if b.number in term.numbers])
+    monkeypatch.setattr(ballot, "is_own_witness", lambda term, master: True)
 
     assert is_found(SYNC, histories=200)
 
@@ -111,8 +111,8 @@ def test_a_loss_beyond_the_bound_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_loss_counted_from_an_old_look_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the master took after it was heard last is lost, too, and has to be announced."""
 
-    def unaware(reign: Reign, winner: Ballot, ballots: list[Ballot], word: LastWord | None, _: int) -> Loss:
-        return ballot.loss_of(reign, winner, ballots, word, 0)
+    def unaware(term: Term, winner: Ballot, ballots: list[Ballot], word: LastWord | None, _: int) -> Loss:
+        return ballot.loss_of(term, winner, ballots, word, 0)
 
     monkeypatch.setattr(view, "loss_of", unaware)
 
@@ -213,7 +213,7 @@ def test_a_master_that_is_cut_off_has_stopped_before_another_begins() -> None:
 
 def test_a_promotion_before_the_keys_are_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the wait, the old master acknowledges what the new one does not have."""
-    monkeypatch.setattr(View, "silent_by_ms", lambda self, reign, ballots: self.now_ms)
+    monkeypatch.setattr(View, "silent_by_ms", lambda self, term, ballots: self.now_ms)
     world = World(ASYNC[0].spec, acks_needed=0)
 
     with pytest.raises(Wrong, match=r"after epoch|were announced"):

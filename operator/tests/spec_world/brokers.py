@@ -220,10 +220,10 @@ class Broker:
         """How many records enough slaves have; None before any of this epoch is."""
         if self.acks_needed == 0:
             return None
-        voices = [
+        voters = [
             end for number, (_, end) in self.acks.items() if number in self.store.electable or not self.store.electable
         ]
-        ends = sorted(voices, reverse=True)
+        ends = sorted(voters, reverse=True)
         end = ends[self.acks_needed - 1] if len(ends) >= self.acks_needed else 0
         return end if end > self.epoch_start else None
 

@@ -85,11 +85,11 @@ class Fleet:
         """The sidecar of the master by the Lease renews it, and tells its broker."""
         if self.lease is None or not self.lease.is_settled or self.lease.newest is None:
             return
-        reign = self.lease.newest
-        broker = self.brokers.get(reign.master)
+        term = self.lease.newest
+        broker = self.brokers.get(term.master)
         if broker is None or not broker.is_up or not self.reach(broker.number, "api"):
             return
-        if (broker.role, broker.store.epoch) == (Role.MASTER, reign.epoch):
+        if (broker.role, broker.store.epoch) == (Role.MASTER, term.epoch):
             broker.lease_until_ms = self.now_ms + int(self.lease.duration_ms * 0.9)
         self.acknowledge()
 

@@ -286,10 +286,10 @@ class History:
         world = self.world
         if sorted(world.brokers) != list(world.spec.members) or world.request is not None or world.lease is None:
             return False
-        reign = world.lease.newest
-        if reign is None or not world.lease.is_settled or reign.master not in world.brokers:
+        term = world.lease.newest
+        if term is None or not world.lease.is_settled or term.master not in world.brokers:
             return False
-        master = world.brokers[reign.master]
+        master = world.brokers[term.master]
         slaves = [one for one in world.brokers.values() if one is not master]
         is_led = master.role is Role.MASTER and master.is_up and not master.is_draining
         is_followed = all(one.is_up and one.role is Role.SLAVE and one.master == master.address for one in slaves)

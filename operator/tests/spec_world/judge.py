@@ -79,17 +79,17 @@ class Judge:
 
     def _announced(self, epoch: int, lease: LeaseRecord | None) -> int | None:
         """What was said that this may lose; None if a person has accepted whatever it is."""
-        reigns = () if lease is None else lease.reigns
-        reign = next((one for one in reigns if one.epoch == epoch), None)
-        if reign is None:
+        terms = () if lease is None else lease.terms
+        term = next((one for one in terms if one.epoch == epoch), None)
+        if term is None:
             return 0
         goal = None if lease is None else lease.goal
         accepted = 0 if goal is None else goal.loss_accepted
-        if reign.loss < 0 or accepted is None:
+        if term.loss < 0 or accepted is None:
             return None
-        if reign.loss > max(self.spec.failover.max_data_loss_bytes, accepted):
-            raise Wrong(f"epoch {epoch} may lose {reign.loss} bytes, which nobody has allowed")
-        return reign.loss
+        if term.loss > max(self.spec.failover.max_data_loss_bytes, accepted):
+            raise Wrong(f"epoch {epoch} may lose {term.loss} bytes, which nobody has allowed")
+        return term.loss
 
     def regained(self, number: int, epoch: int) -> None:
         """Somebody is to have the role again that it had before its process ended."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gantry_spec.lease import Goal, LeaseRecord, Reign, Voice
+from gantry_spec.lease import Goal, LeaseRecord, Term, Voter
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.reading import group_of
 from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Report, Role
@@ -66,14 +66,14 @@ def record_of(
     master: int = 1, slaves: tuple[int, ...] = (2,), *, acks_needed: int = 1, epoch: int = EPOCH
 ) -> LeaseRecord:
     """A settled Lease."""
-    reign = Reign(
+    term = Term(
         epoch=epoch,
         master=master,
         identity=f"store-{master}",
-        electable=tuple(Voice(number, f"store-{number}") for number in slaves),
+        electable=tuple(Voter(number, f"store-{number}") for number in slaves),
         acks_needed=acks_needed,
     )
-    return LeaseRecord(version="7", epoch=epoch, reigns=(reign,), goal=Goal(why="it began"))
+    return LeaseRecord(version="7", epoch=epoch, terms=(term,), goal=Goal(why="it began"))
 
 
 def healthy(

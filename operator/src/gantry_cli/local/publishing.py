@@ -89,8 +89,8 @@ class Publisher:
 
     def _members(self, shard: ObservedShard) -> list[MemberView]:
         record = None if shard.lease is None else shard.lease.record
-        reign = None if record is None else record.newest
-        master = next((one.report for one in shard.members if reign is not None and one.number == reign.master), None)
+        term = None if record is None else record.newest
+        master = next((one.report for one in shard.members if term is not None and one.number == term.master), None)
         return [
             self._member(shard.number, member.number, None if master is None else master.wrote)
             for member in shard.members

@@ -37,16 +37,16 @@ def relabels(shard: ObservedShard, now: Mapping[int, str]) -> tuple[list[Relabel
     record = None if shard.lease is None else shard.lease.record
     if record is None or record.newest is None or not record.is_settled:
         return [], []
-    reign = record.newest
+    term = record.newest
     reports = {member.number: member.report for member in shard.members}
     taken, given = [], []
     for number, label in sorted(now.items()):
         report = reports.get(number)
         wanted = label
-        if number == reign.master:
-            is_master = report is not None and (report.role, report.epoch) == (Role.MASTER, reign.epoch)
+        if number == term.master:
+            is_master = report is not None and (report.role, report.epoch) == (Role.MASTER, term.epoch)
             wanted = MASTER_ROLE if is_master else label if label == MASTER_ROLE else ""
-        elif report is not None and (report.role, report.epoch) == (Role.SLAVE, reign.epoch):
+        elif report is not None and (report.role, report.epoch) == (Role.SLAVE, term.epoch):
             wanted = SLAVE_ROLE
         elif label == MASTER_ROLE:
             wanted = ""

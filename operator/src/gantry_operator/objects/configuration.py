@@ -99,7 +99,7 @@ def shard_numbers(group: BrokerGroup, facts: Facts) -> list[int]:
 
 
 def slaves_of(group: BrokerGroup, facts: Facts, shard: int) -> int:
-    """How many slaves a shard has: what is wanted, and more while their voice is needed."""
+    """How many slaves a shard has: what is wanted, and more while their vote is needed."""
     return max(group.spec.slaves, facts.shard(shard).slaves)
 
 

@@ -27,7 +27,7 @@ class ShardFacts(Part, frozen=True):
 
     number: int
     slaves: int = 0
-    """How many slaves have to stay, though the spec may want fewer: those whose voice is still needed."""
+    """How many slaves have to stay, though the spec may want fewer: those whose vote is still needed."""
 
     slaves_in_sync: int | None = None
     """How many slaves could acknowledge now; None if nobody knows."""

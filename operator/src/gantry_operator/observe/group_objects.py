@@ -137,7 +137,7 @@ class GroupObjects:
             return life if life.process is not Process.STOPPED or is_proven else pods.Life(Process.UNKNOWN, life.run)
         run = "" if before is None else f"after {uid_of(before)}"
         if number not in sets.wanted:
-            is_master = record is not None and any(reign.master == number for reign in record.reigns)
+            is_master = record is not None and any(term.master == number for term in record.terms)
             if had_ended or not is_master:
                 return pods.Life(Process.ABSENT, run)
         return pods.Life(Process.STOPPED if had_ended else Process.UNKNOWN, run)

@@ -150,7 +150,7 @@ class GroupObserver:
     async def _confirm(self, shard: int, memory: ShardMemory, lease: ObservedLease | None) -> None:
         """Ask the API server itself about masters that seem to be stopped, once after the Lease was observed."""
         record = None if lease is None else lease.record
-        for number in sorted({reign.master for reign in record.reigns} if record is not None else ()):
+        for number in sorted({term.master for term in record.terms} if record is not None else ()):
             known = memory.member(number)
             if lease is None or known.confirmed_ms >= lease.seen_ms or not self._seems_stopped(shard, number):
                 continue

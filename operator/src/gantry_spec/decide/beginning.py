@@ -2,9 +2,9 @@
 
 Nothing is done before every member has been heard: a disk that is not looked at may hold the newest epoch, or all the
 messages. Where nobody has anything, the first member is the master. Where somebody is the master, it stays so. Where
-there are logs and no master, there is an election over what members have written down about their last reign.
+there are logs and no master, there is an election over what members have written down about their last term.
 
-A volume that is empty has no voice in that, since it may stand for one that was lost. If those that are not empty
+A volume that is empty has no vote in that, since it may stand for one that was lost. If those that are not empty
 cannot prove that they have whatever was acknowledged, a person is asked (``gantry.dev/restore``), and only then is
 anybody begun without who does not come at all.
 """
@@ -17,7 +17,7 @@ from gantry_spec.actions import Action, Crown, TakeLease, Wait
 from gantry_spec.ballot import ballot_of, is_own_witness, missing
 from gantry_spec.decide import by_hand
 from gantry_spec.decide.view import View
-from gantry_spec.lease import Goal, LeaseRecord, Reign, Voice, next_epoch
+from gantry_spec.lease import Goal, LeaseRecord, Term, next_epoch
 from gantry_spec.manifest.annotations import RESTORE
 from gantry_spec.observed import Member, Report, Role
 
@@ -50,41 +50,41 @@ def _found(view: View, reports: dict[int, Report]) -> Crown:
     """Everybody is empty."""
     number = next((one for one in view.spec.members if not view.members[one].is_leaving), 1)
     epoch = next_epoch(view.known_epochs)
-    reign = Reign(
+    term = Term(
         epoch=epoch,
         master=number,
         identity=reports[number].identity,
-        electable=_voices(reports, [one for one in view.spec.members if one != number]),
+        electable=by_hand.voters(reports, [one for one in view.spec.members if one != number]),
         acks_needed=view.members[number].acks_needed,
     )
     goal = Goal(why="the group begins")
-    record = LeaseRecord(epoch=epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
+    record = LeaseRecord(epoch=epoch, terms=(term,), goal=goal, duration_ms=view.lease_duration_ms)
     return Crown(shard=view.shard.number, expected=None, record=record, why=goal.why)
 
 
 def _adopt(view: View, member: Member, report: Report) -> Crown:
     """It is the master already."""
     reports = {one.number: said for one, said in view.reports()}
-    reign = Reign(
+    term = Term(
         epoch=report.epoch,
         master=member.number,
         identity=report.identity,
-        electable=_voices(reports, report.electable),
+        electable=by_hand.voters(reports, report.electable),
         acks_needed=member.acks_needed if report.acks_needed is None else report.acks_needed,
     )
     goal = Goal(why=f"member {member.number} is the master already")
-    record = LeaseRecord(epoch=report.epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
+    record = LeaseRecord(epoch=report.epoch, terms=(term,), goal=goal, duration_ms=view.lease_duration_ms)
     return Crown(shard=view.shard.number, expected=None, record=record, why=goal.why)
 
 
 def _restore(view: View, reports: dict[int, Report], away: list[int]) -> Action:
-    """There are logs: the reign that is to be outvoted is the newest that anybody has written down."""
-    reign = _last_reign(view, reports)
+    """There are logs: the term that is to be outvoted is the newest that anybody has written down."""
+    term = _last_reign(view, reports)
     told = {number: report for number, report in reports.items() if not _is_empty(report)}
     ballots = [ballot_of(view.members[number], report) for number, report in told.items()]
-    reason = missing(reign, ballots)
-    if not reason and not reign.acks_needed and not any(is_own_witness(reign, one) for one in ballots):
-        reason = f"no acknowledgement of epoch {reign.epoch} waited for slaves, and its master {reign.master} lacks"
+    reason = missing(term, ballots)
+    if not reason and not term.acks_needed and not any(is_own_witness(term, one) for one in ballots):
+        reason = f"no acknowledgement of epoch {term.epoch} waited for slaves, and its master {term.master} lacks"
     order = view.shard.restore
     if reason and not order:
         how = f'; {RESTORE}: "{view.shard.number}" begins with the furthest that is here'
@@ -95,25 +95,21 @@ def _restore(view: View, reports: dict[int, Report], away: list[int]) -> Action:
     if reason or away:
         goal = msgspec.structs.replace(goal, wish=order, loss_accepted=None)
     epoch = next_epoch(view.known_epochs)
-    record = LeaseRecord(epoch=epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
+    record = LeaseRecord(epoch=epoch, terms=(term,), goal=goal, duration_ms=view.lease_duration_ms)
     return TakeLease(shard=view.shard.number, expected=None, record=record, why=goal.why)
 
 
-def _last_reign(view: View, reports: dict[int, Report]) -> Reign:
+def _last_reign(view: View, reports: dict[int, Report]) -> Term:
     newest = max(reports.values(), key=lambda one: (one.epoch, one.role is Role.MASTER))
     furthest = max(reports, key=lambda number: (reports[number].place, -number))
     master = furthest if newest.master_id is None else newest.master_id
     electable = newest.electable or tuple(number for number in reports if number != master)
     known = [one for one in (newest.acks_needed, view.members[furthest].acks_needed) if one]
     told = {number: report for number, report in reports.items() if not _is_empty(report)}
-    return Reign(
+    return Term(
         epoch=max(newest.epoch, newest.last_epoch),
         master=master,
         identity=told[master].identity if master in told else "",
-        electable=_voices(told, [number for number in electable if number != master]),
+        electable=by_hand.voters(told, [number for number in electable if number != master]),
         acks_needed=min(known, default=0),
     )
-
-
-def _voices(reports: dict[int, Report], numbers: list[int] | tuple[int, ...]) -> tuple[Voice, ...]:
-    return tuple(Voice(number, reports[number].identity if number in reports else "") for number in sorted(numbers))

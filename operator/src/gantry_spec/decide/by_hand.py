@@ -26,7 +26,7 @@ import msgspec
 from gantry_spec.actions import Action, Crown, Refuse, SetElectable, TakeLease
 from gantry_spec.decide.electing import goal_of, reign_of, take
 from gantry_spec.decide.view import View
-from gantry_spec.lease import UNKNOWN_MASTER, Goal, LeaseRecord, Reign, Voice, next_epoch
+from gantry_spec.lease import UNKNOWN_MASTER, Goal, LeaseRecord, Term, Voter, next_epoch
 from gantry_spec.observed import PromotionRequest, Report, Role
 
 START_OR_FORCE: Final = "start one of them; --force gives up what only they may have"
@@ -54,15 +54,15 @@ def remember(view: View, request: PromotionRequest) -> Crown | Refuse:
     # A master that needs no acks and has no slaves acknowledges without asking any member: no promise ends that.
     is_alone = not acks_needed and not recorded and bool(masters)
     master = min(masters, default=UNKNOWN_MASTER)
-    reign = Reign(
+    term = Term(
         epoch=epoch,
         master=master,
         identity=reports[master].identity if master in reports else "",
-        electable=_voters(reports, recorded or (set() if is_alone else named)),
+        electable=voters(reports, recorded or (set() if is_alone else named)),
         acks_needed=acks_needed,
     )
     goal = Goal(why=f"epoch {epoch} is the newest that a member has recorded")
-    record = LeaseRecord(epoch=epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
+    record = LeaseRecord(epoch=epoch, terms=(term,), goal=goal, duration_ms=view.lease_duration_ms)
     return Crown(shard=view.shard.number, expected=None, record=record, why=goal.why)
 
 
@@ -73,8 +73,9 @@ def _masters(present: int | None, witnesses: Iterable[Report], request: Promotio
     return recorded or ({request.old_master} if request.old_master is not None else set())
 
 
-def _voters(reports: Mapping[int, Report], numbers: Iterable[int]) -> tuple[Voice, ...]:
-    return tuple(Voice(number, reports[number].identity if number in reports else "") for number in sorted(numbers))
+def voters(reports: Mapping[int, Report], numbers: Iterable[int]) -> tuple[Voter, ...]:
+    """The voters with these numbers, each with the store that it reports."""
+    return tuple(Voter(number, reports[number].identity if number in reports else "") for number in sorted(numbers))
 
 
 def begin(view: View, request: PromotionRequest, why: str) -> list[Action]:
@@ -83,7 +84,7 @@ def begin(view: View, request: PromotionRequest, why: str) -> list[Action]:
     refused = refusal(view, request.to)
     if refused is not None:
         return [refused]
-    if not view.reign.electable and not request.is_forced:
+    if not view.term.electable and not request.is_forced:
         reason = "nobody has recorded which slaves may be promoted"
         return [Refuse(shard=shard, why=reason, remedy=START_OR_FORCE, can_be_forced=True)]
     ballots = view.possible()
@@ -110,7 +111,7 @@ def refusal(view: View, to: int | None) -> Refuse | None:
     here = [member.number for member in view.shard.members if view.fresh(member.number) is not None]
     if to is None:
         is_master_here = view.steady_master is not None
-        if is_master_here and not view.electable_members & set(here) - {view.reign.master}:
+        if is_master_here and not view.electable_members & set(here) - {view.term.master}:
             why = "no slave that may be promoted answers"
             return Refuse(shard=shard, why=why, remedy="start one; the master stays as it is")
         return None
@@ -124,7 +125,7 @@ def refusal(view: View, to: int | None) -> Refuse | None:
 
 def lacks_acks(view: View, winner: int) -> Refuse | None:
     """Whether too few members could acknowledge anything to ``winner``; None if enough can, or if there is a Lease."""
-    after, needed = view.electable_after(winner), view.reign.acks_needed
+    after, needed = view.electable_after(winner), view.term.acks_needed
     if view.by_hand is None or view.by_hand.is_forced or len(after) >= needed:
         return None
     why = f"code 0 needs {needed} ack(s), and only {sorted(after)} could give them to member {winner}"
@@ -139,20 +140,20 @@ def take_over(view: View, request: PromotionRequest, holders: list[int]) -> Take
     others are away: the term counts like one in which all members acknowledge, and only these have a vote.
     """
     reports = {member.number: report for member, report in view.reports()}
-    numbers = {*view.reign.members, *request.electable}
-    voters = {view.reign.master, *holders}
-    electable = tuple(voice if voice.number in voters else Voice(voice.number) for voice in _voters(reports, numbers))
-    reign = msgspec.structs.replace(view.reign, electable=electable, acks_needed=len(electable))
+    numbers = {*view.term.members, *request.electable}
+    have_all = {view.term.master, *holders}
+    electable = tuple(one if one.number in have_all else Voter(one.number) for one in voters(reports, numbers))
+    term = msgspec.structs.replace(view.term, electable=electable, acks_needed=len(electable))
     goal = msgspec.structs.replace(goal_of(request, "it was ordered"), to=holders[0])
-    return take(view, goal, likely=holders[0], reigns=(reign,))
+    return take(view, goal, likely=holders[0], terms=(term,))
 
 
 def is_widened(view: View) -> bool:
     """Whether the person wants other slaves of the present master to be electable than those that are."""
     request = view.by_hand
-    if request is None or not request.electable or request.to != view.reign.master:
+    if request is None or not request.electable or request.to != view.term.master:
         return False
-    return view.electable_after(view.reign.master) != set(view.reign.numbers)
+    return view.electable_after(view.term.master) != set(view.term.numbers)
 
 
 def widen(view: View, request: PromotionRequest) -> SetElectable | Refuse | None:
@@ -162,18 +163,18 @@ def widen(view: View, request: PromotionRequest) -> SetElectable | Refuse | None
     """
     if not is_widened(view):
         return None
-    reign, shard = view.reign, view.shard.number
-    recorded, wanted = set(reign.numbers), view.electable_after(reign.master)
-    if reign.acks_needed or not recorded < wanted:
-        present = f"{sorted(recorded)} may be promoted after member {reign.master}"
+    term, shard = view.term, view.shard.number
+    recorded, wanted = set(term.numbers), view.electable_after(term.master)
+    if term.acks_needed or not recorded < wanted:
+        present = f"{sorted(recorded)} may be promoted after member {term.master}"
         why = f"{present}, and {sorted(wanted)} only after an election"
         remedy = "move the role to another member, with the same --electable"
         return Refuse(shard=shard, why=why, remedy=remedy)
     master = view.steady_master
     assert master is not None, "asked only of a healthy shard"
-    epoch = next_epoch(view.known_epochs, suffix=reign.master)
-    new = reign_of(view, reign.master, reign.identity, epoch, master.place)
-    new = msgspec.structs.replace(new, acks_needed=reign.acks_needed, continues=reign.epoch)
-    goal = goal_of(request, f"{sorted(wanted)} may be elected after member {reign.master} from now on")
-    record = msgspec.structs.replace(view.record, epoch=epoch, reigns=(reign, new), goal=goal, version="")
+    epoch = next_epoch(view.known_epochs, suffix=term.master)
+    new = reign_of(view, term.master, term.identity, epoch, master.place)
+    new = msgspec.structs.replace(new, acks_needed=term.acks_needed, continues=term.epoch)
+    goal = goal_of(request, f"{sorted(wanted)} may be elected after member {term.master} from now on")
+    record = msgspec.structs.replace(view.record, epoch=epoch, terms=(term, new), goal=goal, version="")
     return SetElectable(shard=shard, expected=view.record.version, record=record, why=goal.why)

@@ -17,7 +17,7 @@ from gantry_spec.actions import Action, Crown, Promise, Promote, TakeLease, Wait
 from gantry_spec.ballot import Ballot, Loss
 from gantry_spec.decide.view import View
 from gantry_spec.gate import may, may_lose
-from gantry_spec.lease import EPOCH_STRIDE, Goal, Reign, Voice, next_epoch
+from gantry_spec.lease import EPOCH_STRIDE, Goal, Term, Voter, next_epoch
 from gantry_spec.manifest.quantities import bytes_text
 from gantry_spec.observed import Process, PromotionRequest, Report, Role
 
@@ -27,14 +27,14 @@ WAKING_MS: Final = 20_000
 """For how long whoever is wanted is waited for after others have come: all are started at once, and come one by one."""
 
 
-def take(view: View, goal: Goal, *, likely: int = 0, reigns: tuple[Reign, ...] | None = None) -> TakeLease:
+def take(view: View, goal: Goal, *, likely: int = 0, terms: tuple[Term, ...] | None = None) -> TakeLease:
     """Take a new epoch for an election. Without a Lease it ends in the number of ``likely``, its master to be.
 
-    ``reigns``: as they are to be outvoted, where that is not what the record has.
+    ``terms``: as they are to be outvoted, where that is not what the record has.
     """
     epoch = next_epoch(view.known_epochs, suffix=likely if view.by_hand is not None else 0)
-    reigns = view.record.reigns if reigns is None else reigns
-    record = msgspec.structs.replace(view.record, epoch=epoch, reigns=reigns, goal=goal, version="")
+    terms = view.record.terms if terms is None else terms
+    record = msgspec.structs.replace(view.record, epoch=epoch, terms=terms, goal=goal, version="")
     return TakeLease(shard=view.shard.number, expected=view.record.version, record=record, why=goal.why)
 
 
@@ -63,7 +63,7 @@ def elect(view: View) -> list[Action]:
     if view.by_hand is not None and epoch % EPOCH_STRIDE != outcome.winner.number % EPOCH_STRIDE:
         return [take(view, goal, likely=outcome.winner.number)]
     loss = view.loss(outcome.winner, ballots)
-    if any(view.missing(reign, ballots) for reign in record.reigns):
+    if any(view.missing(term, ballots) for term in record.terms):
         loss = Loss(loss.at_least, None)
     crown = crown_of(view, outcome.winner, goal, loss)
     verdict = may(crown, view.ledger, view.spec)
@@ -98,12 +98,12 @@ def _blocked(view: View, goal: Goal, winner: Ballot, ballots: list[Ballot]) -> W
     first_ms = _awake_since(view, ballots)
     if goal.to in record.members - have and first_ms is not None and view.now_ms < first_ms + WAKING_MS:
         return Wait(shard=shard, why=f"member {goal.to} is waited for", until_ms=first_ms + WAKING_MS)
-    for reign in record.reigns:
-        if reign.acks_needed == 0 and view.silent_by_ms(reign, ballots) is None:
-            over_ms = view.keys_over_ms(reign, ballots)
+    for term in record.terms:
+        if term.acks_needed == 0 and view.silent_by_ms(term, ballots) is None:
+            over_ms = view.keys_over_ms(term, ballots)
             if over_ms is None and view.by_hand is not None and view.by_hand.is_forced:
                 continue  # no slave ever gave it a key, and the person knows
-            why = f"the master of epoch {reign.epoch} may still acknowledge: its Lease or its slaves' grants run"
+            why = f"the master of epoch {term.epoch} may still acknowledge: its Lease or its slaves' grants run"
             return Wait(shard=shard, why=why, until_ms=over_ms or view.lease.seen_ms + record.duration_ms)
     last = record.newest
     if last is not None and winner.number != last.master and not view.may_move:
@@ -125,24 +125,24 @@ def _way_out(view: View) -> str:
 
 def crown_of(view: View, winner: Ballot, goal: Goal, loss: Loss) -> Crown:
     """Name the winner."""
-    reign = reign_of(view, winner.number, winner.identity, view.record.epoch, (winner.last_epoch, winner.end))
-    reign = msgspec.structs.replace(reign, loss=-1 if loss.at_most is None else loss.at_most)
-    record = msgspec.structs.replace(view.record, reigns=(*view.record.reigns, reign), goal=goal, version="")
-    why = f"member {winner.number} is the master of epoch {reign.epoch}; {bytes_text(loss.at_most)} lost at most"
+    term = reign_of(view, winner.number, winner.identity, view.record.epoch, (winner.last_epoch, winner.end))
+    term = msgspec.structs.replace(term, loss=-1 if loss.at_most is None else loss.at_most)
+    record = msgspec.structs.replace(view.record, terms=(*view.record.terms, term), goal=goal, version="")
+    why = f"member {winner.number} is the master of epoch {term.epoch}; {bytes_text(loss.at_most)} lost at most"
     return Crown(shard=view.shard.number, expected=view.record.version, record=record, why=why)
 
 
-def reign_of(view: View, number: int, identity: str, epoch: int, place: tuple[int, int]) -> Reign:
-    """A new reign of a member, and who may be elected after it."""
+def reign_of(view: View, number: int, identity: str, epoch: int, place: tuple[int, int]) -> Term:
+    """A new term of a member, and who may be elected after it."""
     stores: dict[int, str] = {}
-    for reign in view.record.reigns:
-        stores |= {voice.number: voice.identity for voice in reign.electable} | {reign.master: reign.identity}
+    for term in view.record.terms:
+        stores |= {voter.number: voter.identity for voter in term.electable} | {term.master: term.identity}
     member = view.members[number]
-    return Reign(
+    return Term(
         epoch=epoch,
         master=number,
         identity=identity,
-        electable=tuple(Voice(one, stores.get(one, "")) for one in sorted(view.electable_after(number))),
+        electable=tuple(Voter(one, stores.get(one, "")) for one in sorted(view.electable_after(number))),
         acks_needed=member.acks_needed,
         last_epoch=place[0],
         end=place[1],
@@ -151,33 +151,33 @@ def reign_of(view: View, number: int, identity: str, epoch: int, place: tuple[in
 
 def promote(view: View, report: Report) -> Action:
     """Have the one who was named be it, unless it has lost something, or its role, since."""
-    reign, shard = view.reign, view.shard.number
-    if reign.continues and (report.role, report.epoch) != (Role.MASTER, reign.continues):
-        return take(view, Goal(why=f"member {reign.master} was to go on as the master, and has lost its role"))
+    term, shard = view.term, view.shard.number
+    if term.continues and (report.role, report.epoch) != (Role.MASTER, term.continues):
+        return take(view, Goal(why=f"member {term.master} was to go on as the master, and has lost its role"))
     is_later = report.asked_ms >= view.lease.seen_ms
-    if is_later and (report.identity != reign.identity or report.place < (reign.last_epoch, reign.end)):
-        return take(view, Goal(why=f"member {reign.master} has lost something since it was named", may_move=True))
+    if is_later and (report.identity != term.identity or report.place < (term.last_epoch, term.end)):
+        return take(view, Goal(why=f"member {term.master} has lost something since it was named", may_move=True))
     return Promote(
         shard=shard,
-        member=reign.master,
-        epoch=reign.epoch,
-        electable=reign.numbers,
-        last_epoch=reign.last_epoch,
-        end=reign.end,
-        continues=reign.continues,
+        member=term.master,
+        epoch=term.epoch,
+        electable=term.numbers,
+        last_epoch=term.last_epoch,
+        end=term.end,
+        continues=term.continues,
         force=view.by_hand is not None and view.by_hand.is_forced,
     )
 
 
 def begin(view: View, why: str) -> list[Action]:
     """Begin an election, if it can succeed with those who are here now; else say what lacks, and disturb nobody."""
-    shard, reign, request = view.shard.number, view.reign, view.shard.request
+    shard, term, request = view.shard.number, view.term, view.shard.request
     ballots = view.possible()
     is_forced = request is not None and request.loss_accepted is None
     outcome = view.count(ballots, is_forced=is_forced)
     if outcome.winner is None:
         return [Wait(shard=shard, why=f"{why}, and nobody can be elected: {outcome.reason}")]
-    is_back = any(ballot.number == reign.master for ballot in ballots)
+    is_back = any(ballot.number == term.master for ballot in ballots)
     if not view.may_move and not is_back:
         mode = view.spec.failover.mode
         return [Wait(shard=shard, why=f"{why}, and failover.mode is {mode}: {_way_out(view)}, or start it again")]
@@ -197,7 +197,7 @@ def goal_of(request: PromotionRequest, why: str) -> Goal:
 
 def _silent_then(view: View) -> int:
     """Until when the master may acknowledge if the Lease is taken now."""
-    member = view.members.get(view.reign.master)
+    member = view.members.get(view.term.master)
     if member is not None and member.process in (Process.STOPPED, Process.ABSENT):
         return view.now_ms if member.stopped_by_ms is None else member.stopped_by_ms
     return view.now_ms + view.record.duration_ms

@@ -32,7 +32,7 @@ def _holder(view: View, number: int) -> str:
     """Why a member's log may be the only copy of something; empty if it is not: a master was elected with all of it."""
     if view.lease.record is None or not view.record.is_settled or view.steady_master is None:
         return "no fresh master holds all that was acknowledged"
-    return "it is the master" if view.reign.master == number else ""
+    return "it is the master" if view.term.master == number else ""
 
 
 def _lost(view: View, member: Member) -> Action:
@@ -57,7 +57,7 @@ def _leaving(view: View, member: Member) -> Action:
     shard, number = view.shard.number, member.number
     reason = _holder(view, number)
     if not reason and number in view.record.members:
-        reason = "it may still be elected, or have a voice"
+        reason = "it may still be elected, or have a vote"
     if reason:
         return Wait(shard=shard, why=f"member {number} is scaled away, and stays for now: {reason}")
     why = "it is scaled away, and others have all that it has"

@@ -54,15 +54,15 @@ def voluntary(view: View, master: Report) -> list[Action]:
 
 def _resumed(view: View) -> Action:
     """It takes sends again, once there is somebody who acknowledges them: till then they would be stored unpromised."""
-    reign, shard = view.reign, view.shard.number
-    lack = reign.acks_needed - len(view.ledger.in_sync)
+    term, shard = view.term, view.shard.number
+    lack = term.acks_needed - len(view.ledger.in_sync)
     if lack > 0 and view.by_hand is None:
         return Wait(shard=shard, why=f"sends are refused until {lack} more slaves are in sync")
-    return Resume(shard=shard, member=reign.master, epoch=reign.epoch, electable=reign.numbers)
+    return Resume(shard=shard, member=term.master, epoch=term.epoch, electable=term.numbers)
 
 
 def _intents(view: View) -> Iterator[Intent]:
-    number, request = view.reign.master, view.shard.request
+    number, request = view.term.master, view.shard.request
     goal = view.record.goal
     is_new = request is not None and request.to != number and (goal is None or goal.wish != request.id)
     is_possible = request is not None and (request.to is None or request.to in view.members_wanted)
@@ -95,12 +95,12 @@ def targets(view: View, to: int | None) -> list[int]:
     if master is None or master.wrote is None:
         return []
     found = []
-    electable = view.reign.numbers if view.by_hand is None else view.electable_members
+    electable = view.term.numbers if view.by_hand is None else view.electable_members
     for ack in master.slaves:
         report, member = view.fresh(ack.number), view.members.get(ack.number)
         if report is None or member is None or ack.received is None or ack.number not in electable:
             continue
-        is_following = (report.role, report.epoch) == (Role.SLAVE, view.reign.epoch)
+        is_following = (report.role, report.epoch) == (Role.SLAVE, view.term.epoch)
         is_wanted = not member.is_leaving and not is_outdated(view, member) if to is None else ack.number == to
         is_near = master.wrote - ack.received <= DRAIN_GAP_BYTES
         if is_following and is_wanted and is_near and ack.number in view.members_wanted:
@@ -109,7 +109,7 @@ def targets(view: View, to: int | None) -> list[int]:
 
 
 def _move(view: View, master: Report, intent: Intent) -> list[Action]:
-    shard, number = view.shard.number, view.reign.master
+    shard, number = view.shard.number, view.term.master
     found = targets(view, intent.to)
     refusal = by_hand.lacks_acks(view, found[0])
     if refusal is not None:
@@ -139,7 +139,7 @@ def _outdated_slaves(view: View) -> Iterator[Member]:
     return (
         member
         for member in view.shard.members
-        if member.number != view.reign.master and member.number in view.spec.members and is_outdated(view, member)
+        if member.number != view.term.master and member.number in view.spec.members and is_outdated(view, member)
     )
 
 
@@ -153,17 +153,17 @@ def _slave_restarts(view: View, master: Report) -> list[Action]:
     if broken:
         return [_restart(view, member) for member in broken]
     member = outdated[0]
-    away = [number for number in view.spec.members if number not in {view.reign.master, *view.ledger.in_sync}]
+    away = [number for number in view.spec.members if number not in {view.term.master, *view.ledger.in_sync}]
     if away and member.number not in away:
         return [
             Wait(shard=view.shard.number, why=f"members {away} are not in sync; member {member.number} comes after")
         ]
     others = [number for number in view.ledger.in_sync if number != member.number]
-    if len(others) >= view.reign.acks_needed or member.number not in view.ledger.in_sync:
+    if len(others) >= view.term.acks_needed or member.number not in view.ledger.in_sync:
         return [_restart(view, member)]
     if not master.is_draining:
-        why = f"member {member.number} is to be restarted, and acknowledgements need {view.reign.acks_needed} slaves"
-        number = view.reign.master
+        why = f"member {member.number} is to be restarted, and acknowledgements need {view.term.acks_needed} slaves"
+        number = view.term.master
         return [Withdraw(shard=view.shard.number, member=number, timeout_ms=DRAIN_TIMEOUT_MS, why=why)]
     if received.get(member.number) != master.wrote:
         why = (
@@ -180,7 +180,7 @@ def _is_stuck(view: View, member: Member) -> bool:
 
 def _master_restart(view: View, master: Report) -> list[Action]:
     """In place: nobody else may have the role."""
-    member = view.members[view.reign.master]
+    member = view.members[view.term.master]
     if not is_outdated(view, member) or is_movable(view):
         return []
     if not master.is_draining:

@@ -1,7 +1,7 @@
 """An epoch that has a master: promote it, keep it, gather its slaves, and notice when it is gone.
 
 What must be true of a healthy shard is looked at in one order, and the first thing that is not is mended: everybody
-follows, the Lease knows whose voices count, then what people, machines and the spec want moved or restarted.
+follows, the Lease knows whose votes count, then what people, machines and the spec want moved or restarted.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from gantry_spec.decide.electing import begin, promote, reign_of, take
 from gantry_spec.decide.moving import voluntary
 from gantry_spec.decide.view import View
 from gantry_spec.decide.withheld import withdrawn
-from gantry_spec.lease import Goal, LeaseRecord, Reign, Voice, next_epoch
+from gantry_spec.lease import Goal, LeaseRecord, Term, Voter, next_epoch
 from gantry_spec.observed import Process, Report, Role
 
 
 def settle(view: View) -> list[Action]:
     """What to do in an epoch that has a master by the Lease."""
-    report = view.report(view.reign.master)
+    report = view.report(view.term.master)
     if view.steady_master is not None:
         return _steady(view, view.steady_master)
     if view.is_past:
-        return _begin(view, f"epoch {view.reign.epoch} has no master that answers")
+        return _begin(view, f"epoch {view.term.epoch} has no master that answers")
     if view.master is not None:
         return _silent(view, view.master)
     if report is None:
         return _silent(view, None)
     epoch = view.record.epoch
     if report.promised_epoch > epoch or max(report.epoch, report.last_epoch) > epoch:
-        return [take(view, Goal(why=f"member {view.reign.master} knows a newer epoch than {epoch}", may_move=True))]
+        return [take(view, Goal(why=f"member {view.term.master} knows a newer epoch than {epoch}", may_move=True))]
     if max(report.epoch, report.last_epoch) == epoch:
-        if view.fresh(view.reign.master) is None:
+        if view.fresh(view.term.master) is None:
             return _silent(view, report)
-        return _begin(view, f"member {view.reign.master} has lost its role")
-    if view.fresh(view.reign.master) is None and _waited(view, report):
-        return _begin(view, f"member {view.reign.master} was named for epoch {epoch}, and is silent")
+        return _begin(view, f"member {view.term.master} has lost its role")
+    if view.fresh(view.term.master) is None and _waited(view, report):
+        return _begin(view, f"member {view.term.master} was named for epoch {epoch}, and is silent")
     return [promote(view, report)]
 
 
@@ -53,7 +53,7 @@ def _waited(view: View, report: Report | None) -> bool:
 
 def _silent(view: View, report: Report | None) -> list[Action]:
     """Its master does not answer. Is it gone?"""
-    shard, number = view.shard.number, view.reign.master
+    shard, number = view.shard.number, view.term.master
     if not _waited(view, report):
         until_ms = max(view.lease.seen_ms, 0 if report is None else report.asked_ms) + view.spec.failover.after
         return [Wait(shard=shard, why=f"master {number} is silent", until_ms=until_ms)]
@@ -69,7 +69,7 @@ def _hearing(view: View) -> list[int]:
     """Slaves that say they hear the master: then it is we who are cut off."""
     found = []
     for member, report in view.reports():
-        is_slave = (report.role, report.epoch) == (Role.SLAVE, view.reign.epoch)
+        is_slave = (report.role, report.epoch) == (Role.SLAVE, view.term.epoch)
         if is_slave and report.heard_ms is not None and view.fresh(member.number) is not None:
             age_ms = view.now_ms - report.asked_ms + report.heard_ms
             if age_ms <= view.spec.failover.after:
@@ -86,19 +86,19 @@ def fenced(view: View) -> list[Action]:
 
 
 def _steady(view: View, master: Report) -> list[Action]:
-    stray = [member.number for member, report in view.reports() if max(report.epochs) > view.reign.epoch]
+    stray = [member.number for member, report in view.reports() if max(report.epochs) > view.term.epoch]
     if stray:
-        why = f"members {stray} know a newer epoch than {view.reign.epoch}"
+        why = f"members {stray} know a newer epoch than {view.term.epoch}"
         if view.is_past:
             return _begin(view, why)
-        return [take(view, Goal(why=why, to=view.reign.master, may_move=True))]
+        return [take(view, Goal(why=why, to=view.term.master, may_move=True))]
     actions = gather(view, master)
     kept = _kept(view, master)
     if kept is not None:
         return [kept, *actions]
     actions += _done_request(view)
-    if len(view.record.reigns) > 1:
-        why = f"epoch {view.reign.epoch} does not hold yet what older ones have acknowledged"
+    if len(view.record.terms) > 1:
+        why = f"epoch {view.term.epoch} does not hold yet what older ones have acknowledged"
         return [*actions, Wait(shard=view.shard.number, why=why)]
     chosen = _electable(view, master) if view.by_hand is None else by_hand.widen(view, view.by_hand)
     if chosen is not None:
@@ -110,14 +110,14 @@ def gather(view: View, master: Report) -> list[Action]:
     """Everybody else follows. Whoever cannot be told whom loses at least the role that it believes in."""
     actions: list[Action] = []
     for member, report in view.reports():
-        if member.number == view.reign.master or view.fresh(member.number) is None:
+        if member.number == view.term.master or view.fresh(member.number) is None:
             continue
         if member.number not in view.members_wanted and member.number not in view.record.members:
             continue
         follows = (report.role, report.epoch, report.master)
-        if follows == (Role.SLAVE, view.reign.epoch, master.ha_address) and master.ha_address:
+        if follows == (Role.SLAVE, view.term.epoch, master.ha_address) and master.ha_address:
             continue
-        shard, epoch = view.shard.number, view.reign.epoch
+        shard, epoch = view.shard.number, view.term.epoch
         if master.ha_address:
             actions.append(Follow(shard=shard, member=member.number, epoch=epoch, master=master.ha_address))
         elif report.role is Role.MASTER:
@@ -129,39 +129,39 @@ def gather(view: View, master: Report) -> list[Action]:
 
 
 def _kept(view: View, master: Report) -> KeepLease | None:
-    """Put down stores that have come, and forget reigns that this one holds."""
-    reign = msgspec.structs.replace(view.reign, electable=_stores(view, master))
-    reigns: tuple[Reign, ...] = (*view.record.reigns[:-1], reign)
-    why = "the stores that have voices are put down"
-    if len(reigns) > 1 and (reign.acks_needed == 0 or master.acked is not None):
-        reigns, why = (reign,), f"epoch {reign.epoch} holds all that older ones have acknowledged"
-    if reigns == view.record.reigns:
+    """Put down stores that have come, and forget terms that this one holds."""
+    term = msgspec.structs.replace(view.term, electable=_stores(view, master))
+    terms: tuple[Term, ...] = (*view.record.terms[:-1], term)
+    why = "the stores that have votes are put down"
+    if len(terms) > 1 and (term.acks_needed == 0 or master.acked is not None):
+        terms, why = (term,), f"epoch {term.epoch} holds all that older ones have acknowledged"
+    if terms == view.record.terms:
         return None
-    record: LeaseRecord = msgspec.structs.replace(view.record, reigns=reigns, version="")
+    record: LeaseRecord = msgspec.structs.replace(view.record, terms=terms, version="")
     return KeepLease(shard=view.shard.number, expected=view.record.version, record=record, why=why)
 
 
-def _stores(view: View, master: Report) -> tuple[Voice, ...]:
-    """Which store has which voice. One that was never seen is put down at first sight."""
-    voices = []
-    for voice in view.reign.electable:
-        report = view.fresh(voice.number)
-        identity = voice.identity if report is None or not report.identity else report.identity
-        is_known = identity == voice.identity
-        voices.append(
-            _coming(master, voice, identity) if voice.identity and not is_known else Voice(voice.number, identity)
+def _stores(view: View, master: Report) -> tuple[Voter, ...]:
+    """Which store has which vote. One that was never seen is put down at first sight."""
+    voters = []
+    for voter in view.term.electable:
+        report = view.fresh(voter.number)
+        identity = voter.identity if report is None or not report.identity else report.identity
+        is_known = identity == voter.identity
+        voters.append(
+            _coming(master, voter, identity) if voter.identity and not is_known else Voter(voter.number, identity)
         )
-    return tuple(voices)
+    return tuple(voters)
 
 
-def _coming(master: Report, voice: Voice, identity: str) -> Voice:
-    """Another store is here: it gets the voice when it has all that the master had when it came."""
-    ack = next((one for one in master.slaves if (one.number, one.identity) == (voice.number, identity)), None)
+def _coming(master: Report, voter: Voter, identity: str) -> Voter:
+    """Another store is here: it gets the vote when it has all that the master had when it came."""
+    ack = next((one for one in master.slaves if (one.number, one.identity) == (voter.number, identity)), None)
     if ack is None or ack.received is None or master.wrote is None:
-        return voice
-    if voice.coming != identity:
-        return Voice(voice.number, voice.identity, identity, master.wrote)
-    return Voice(voice.number, identity) if ack.received >= voice.bar else voice
+        return voter
+    if voter.coming != identity:
+        return Voter(voter.number, voter.identity, identity, master.wrote)
+    return Voter(voter.number, identity) if ack.received >= voter.bar else voter
 
 
 def _has_all(master: Report, number: int, identity: str) -> bool:
@@ -173,29 +173,29 @@ def _has_all(master: Report, number: int, identity: str) -> bool:
 
 def _electable(view: View, master: Report) -> SetElectable | None:
     """Let new slaves be elected once they have everything, and have those that are not wanted be elected no more."""
-    reign = view.reign
-    wanted = {number for number in reign.numbers if number in view.spec.members}
+    term = view.term
+    wanted = {number for number in term.numbers if number in view.spec.members}
     wanted |= {
         one.number
         for one in master.slaves
         if one.number in view.spec.members and _has_all(master, one.number, one.identity)
     }
-    wanted -= {reign.master}
-    if wanted == set(reign.numbers) or len(wanted) < reign.acks_needed or master.is_draining or master.wrote is None:
+    wanted -= {term.master}
+    if wanted == set(term.numbers) or len(wanted) < term.acks_needed or master.is_draining or master.wrote is None:
         return None
     epoch = next_epoch(view.known_epochs)
-    new = reign_of(view, reign.master, reign.identity, epoch, master.place)
-    stores = {voice.number: voice.identity for voice in reign.electable}
+    new = reign_of(view, term.master, term.identity, epoch, master.place)
+    stores = {voter.number: voter.identity for voter in term.electable}
     stores |= {one.number: one.identity for one in master.slaves if one.number not in stores}
     new = msgspec.structs.replace(
         new,
-        electable=tuple(Voice(number, stores.get(number, "")) for number in sorted(wanted)),
-        acks_needed=reign.acks_needed,
-        continues=reign.epoch,
+        electable=tuple(Voter(number, stores.get(number, "")) for number in sorted(wanted)),
+        acks_needed=term.acks_needed,
+        continues=term.epoch,
     )
-    why = f"{sorted(wanted)} may be elected after member {reign.master} from now on"
+    why = f"{sorted(wanted)} may be elected after member {term.master} from now on"
     goal = Goal(why=why)
-    record = msgspec.structs.replace(view.record, epoch=epoch, reigns=(reign, new), goal=goal, version="")
+    record = msgspec.structs.replace(view.record, epoch=epoch, terms=(term, new), goal=goal, version="")
     return SetElectable(shard=view.shard.number, expected=view.record.version, record=record, why=why)
 
 
@@ -207,10 +207,10 @@ def _done_request(view: View) -> list[Action]:
     if request is None:
         return []
     is_over = goal is not None and goal.wish == request.id
-    is_so = request.to == view.reign.master and not by_hand.is_widened(view)
+    is_so = request.to == view.term.master and not by_hand.is_widened(view)
     is_unknown = request.to is not None and request.to not in view.members_wanted
     is_vain = view.spec.failover.mode == "Disabled" or is_unknown
     if is_over or is_so or is_vain:
-        why = f"member {view.reign.master} is the master of epoch {view.reign.epoch}"
+        why = f"member {view.term.master} is the master of epoch {view.term.epoch}"
         return [ClearWish(shard=view.shard.number, wish=request.id, why=why)]
     return []

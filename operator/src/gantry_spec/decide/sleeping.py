@@ -42,21 +42,21 @@ def hibernate(view: View) -> list[Action]:
     behind = lacking(view, master)
     if behind:
         return [*gather(view, master), Wait(shard=shard, why=f"{why}: {behind}")]
-    return [take(view, Goal(why=f"{why}, and its master comes back with it", to=view.reign.master))]
+    return [take(view, Goal(why=f"{why}, and its master comes back with it", to=view.term.master))]
 
 
 def _named(view: View) -> Report | None:
     """Who was named for the newest epoch, and only has to be told: that is finished first."""
     if view.lease.record is None or not view.record.is_settled:
         return None
-    report, epoch = view.fresh(view.reign.master), view.record.epoch
+    report, epoch = view.fresh(view.term.master), view.record.epoch
     return report if report is not None and max(report.epochs) <= epoch and report.epoch < epoch else None
 
 
 def unknown_masters(view: View) -> list[int]:
     """Those that may still take something, as far as anybody knows; one whose process was never seen is none."""
     record = view.lease.record
-    masters = set() if record is None else {reign.master for reign in record.reigns}
+    masters = set() if record is None else {term.master for term in record.terms}
     return sorted(
         member.number
         for member in view.shard.members
@@ -67,13 +67,13 @@ def unknown_masters(view: View) -> list[int]:
 def lacking(view: View, master: Report) -> str:
     """What a master has that is not on its disk, or not on a slave that runs; empty if there is nothing."""
     if master.wrote is None or master.flushed is None or master.flushed < master.wrote:
-        return f"member {view.reign.master} has not everything on its disk yet"
+        return f"member {view.term.master} has not everything on its disk yet"
     received = {ack.number: ack.received for ack in master.slaves}
     behind = sorted(
         member.number
         for member in view.shard.members
         if member.process is Process.RUNNING
-        and member.number != view.reign.master
+        and member.number != view.term.master
         and received.get(member.number) != master.wrote
     )
     return f"members {behind} do not hold everything yet" if behind else ""

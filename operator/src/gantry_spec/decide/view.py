@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
-from gantry_spec.ballot import Ballot, Count, Loss, ballot_of, count, loss_of, missing, voices_of
-from gantry_spec.lease import LeaseRecord, Reign
+from gantry_spec.ballot import Ballot, Count, Loss, ballot_of, count, loss_of, missing, voters_of
+from gantry_spec.lease import LeaseRecord, Term
 from gantry_spec.ledger import Ledger, ledger_of
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import LastWord, Member, ObservedLease, ObservedShard, Process, PromotionRequest, Report, Role
@@ -32,13 +32,13 @@ class View:
 
     @cached_property
     def by_hand(self) -> PromotionRequest | None:
-        """What a person has ordered where no Lease remembers reigns; None wherever one does."""
+        """What a person has ordered where no Lease remembers terms; None wherever one does."""
         request = self.shard.request
         return request if request is not None and request.members else None
 
     @property
     def is_past(self) -> bool:
-        """Whether the newest reign is what members have recorded, and not what the person's order has led to."""
+        """Whether the newest term is what members have recorded, and not what the person's order has led to."""
         goal = self.record.goal
         return self.by_hand is not None and (goal is None or goal.wish != self.by_hand.id)
 
@@ -49,7 +49,7 @@ class View:
 
     @property
     def electable_members(self) -> frozenset[int]:
-        """The members that may be the master: those of past reigns, or those that the person names."""
+        """The members that may be the master: those of past terms, or those that the person names."""
         named = frozenset() if self.by_hand is None else frozenset(self.by_hand.electable)
         return named or self.record.members
 
@@ -101,16 +101,16 @@ class View:
         return self.lease.record
 
     @property
-    def reign(self) -> Reign:
+    def term(self) -> Term:
         """The newest."""
         assert self.record.newest is not None, "asked only where there is one"
         return self.record.newest
 
     @cached_property
     def master(self) -> Report | None:
-        """The newest report of the newest reign's master, if it says that it is the master of just that."""
-        report = self.report(self.reign.master)
-        is_master = report is not None and (report.role, report.epoch) == (Role.MASTER, self.reign.epoch)
+        """The newest report of the newest term's master, if it says that it is the master of just that."""
+        report = self.report(self.term.master)
+        is_master = report is not None and (report.role, report.epoch) == (Role.MASTER, self.term.epoch)
         return report if is_master else None
 
     @cached_property
@@ -118,7 +118,7 @@ class View:
         """The same, if it is fresh, the epoch has a master, and nobody decides about another one."""
         if not self.record.is_settled or self.master is None:
             return None
-        return self.master if self.fresh(self.reign.master) is not None else None
+        return self.master if self.fresh(self.term.master) is not None else None
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -143,15 +143,15 @@ class View:
             if member.number != without and self.fresh(member.number) is not None
         ]
 
-    def silent_by_ms(self, reign: Reign, ballots: list[Ballot]) -> int | None:
-        """When the master of a reign acknowledged nothing more at the latest; None if it still might.
+    def silent_by_ms(self, term: Term, ballots: list[Ballot]) -> int | None:
+        """When the master of a term acknowledged nothing more at the latest; None if it still might.
 
         It acknowledges nothing once it has promised a newer epoch, nor after the end of the process that was the
         master, nor when both its keys have run out: the Lease, and a grant of one slave. One that has everything may
         have been the master again in its next process (``regaining``): then its start says nothing.
         """
-        member, word, bounds = self.members.get(reign.master), self.last_word(reign), []
-        own = next((ballot for ballot in ballots if ballot.number == reign.master), None)
+        member, word, bounds = self.members.get(term.master), self.last_word(term), []
+        own = next((ballot for ballot in ballots if ballot.number == term.master), None)
         if own is not None:
             bounds.append(self.now_ms)
             then = "" if word is None else word.boot_id
@@ -162,31 +162,31 @@ class View:
         is_stopped = member is not None and member.process in (Process.STOPPED, Process.ABSENT)
         if member is not None and is_stopped and member.process_asked_ms >= self.lease.seen_ms:
             bounds.append(self.now_ms if member.stopped_by_ms is None else min(self.now_ms, member.stopped_by_ms))
-        over_ms = self.keys_over_ms(reign, ballots)
+        over_ms = self.keys_over_ms(term, ballots)
         bounds += [over_ms] if over_ms is not None and over_ms <= self.now_ms else []
         return min(bounds, default=None)
 
-    def keys_over_ms(self, reign: Reign, ballots: list[Ballot]) -> int | None:
-        """When the Lease and a grant of one slave of a reign have run out; None if no slave of it has promised."""
-        grants = [voice.grant_over_ms for voice in voices_of(reign, ballots)]
+    def keys_over_ms(self, term: Term, ballots: list[Ballot]) -> int | None:
+        """When the Lease and a grant of one slave of a term have run out; None if no slave of it has promised."""
+        grants = [voter.grant_over_ms for voter in voters_of(term, ballots)]
         return max(self.lease.seen_ms + self.record.duration_ms, min(grants)) if grants else None
 
     def loss(self, winner: Ballot, ballots: list[Ballot], *, silent_by_ms: int | None = None) -> Loss:
-        """What the winner lacks of all reigns. ``silent_by_ms``: instead of what is known of that."""
+        """What the winner lacks of all terms. ``silent_by_ms``: instead of what is known of that."""
         losses = []
-        for reign in self.record.reigns:
-            silent_ms = self.silent_by_ms(reign, ballots) if silent_by_ms is None else silent_by_ms
-            word = self.last_word(reign)
-            losses.append(loss_of(reign, winner, ballots, word, self.now_ms if silent_ms is None else silent_ms))
+        for term in self.record.terms:
+            silent_ms = self.silent_by_ms(term, ballots) if silent_by_ms is None else silent_by_ms
+            word = self.last_word(term)
+            losses.append(loss_of(term, winner, ballots, word, self.now_ms if silent_ms is None else silent_ms))
         known = [loss.at_most for loss in losses if loss.at_most is not None]
         at_most = max(known, default=0) if len(known) == len(losses) else None
         return Loss(max((loss.at_least for loss in losses), default=0), at_most)
 
-    def last_word(self, reign: Reign) -> LastWord | None:
+    def last_word(self, term: Term) -> LastWord | None:
         """What its master said last while it was the master, as kept, or as it still says."""
         words = [] if self.shard.last_word is None else [self.shard.last_word]
-        report = self.report(reign.master)
-        if report is not None and (report.role, report.epoch) == (Role.MASTER, reign.epoch):
+        report = self.report(term.master)
+        if report is not None and (report.role, report.epoch) == (Role.MASTER, term.epoch):
             words.append(
                 LastWord(
                     epoch=report.epoch,
@@ -197,18 +197,18 @@ class View:
                     asked_ms=report.asked_ms,
                 )
             )
-        return max((word for word in words if word.epoch == reign.epoch), key=lambda word: word.asked_ms, default=None)
+        return max((word for word in words if word.epoch == term.epoch), key=lambda word: word.asked_ms, default=None)
 
     def count(self, ballots: Sequence[Ballot], *, wanted: int | None = None, is_forced: bool = False) -> Count:
         """Who wins."""
         return count(self.record, ballots, wanted=wanted, is_forced=is_forced, by_hand=self.by_hand)
 
-    def missing(self, reign: Reign, ballots: Sequence[Ballot]) -> str:
-        """What is still needed to outvote a reign; empty if nothing is."""
-        return missing(reign, ballots, is_remembered=self.by_hand is None)
+    def missing(self, term: Term, ballots: Sequence[Ballot]) -> str:
+        """What is still needed to outvote a term; empty if nothing is."""
+        return missing(term, ballots, is_remembered=self.by_hand is None)
 
     def electable_after(self, winner: int) -> frozenset[int]:
-        """S of the next reign of ``winner``: whoever had a voice or was the master, and is still wanted."""
+        """S of the next term of ``winner``: whoever had a vote or was the master, and is still wanted."""
         if self.by_hand is None:
             return frozenset(self.record.members & set(self.spec.members)) - {winner}
         return self.electable_members - self._left_out(winner) - {winner}
@@ -222,7 +222,7 @@ class View:
         member = self.members.get(winner)
         if self.by_hand is None or self.by_hand.electable or member is None or member.acks_needed:
             return frozenset()
-        return frozenset(reign.master for reign in self.record.reigns if self.fresh(reign.master) is None)
+        return frozenset(term.master for term in self.record.terms if self.fresh(term.master) is None)
 
     @property
     def may_move(self) -> bool:

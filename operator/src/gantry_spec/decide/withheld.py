@@ -38,7 +38,7 @@ def withdrawn(view: View, why: str, *, goes_on: bool = False) -> list[Action]:
 def _masters(view: View) -> list[tuple[int, Report]]:
     """The one by the Lease, if it is there; else whoever believes to be one."""
     if view.lease.record is not None and view.steady_master is not None:
-        return [(view.reign.master, view.steady_master)]
+        return [(view.term.master, view.steady_master)]
     return [
         (member.number, report)
         for member, report in view.reports()
