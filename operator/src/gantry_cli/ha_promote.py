@@ -186,7 +186,7 @@ class Promotion:
         orders = [one for one in actions if isinstance(one, act.OrderAction) and one not in self._given]
         if self._is_done:
             return list(orders)
-        return [*orders, *(one for one in actions if isinstance(one, act.LeaseAction | act.ClearWish))]
+        return [*orders, *(one for one in actions if isinstance(one, act.LeaseAction | act.ClearRequest))]
 
     async def _wait(self, actions: Sequence[act.Action]) -> Sequence[act.Action]:
         """Observe again until something is to be done, or the time is over."""
@@ -280,7 +280,7 @@ class Promotion:
         record = msgspec.structs.replace(action.record, version=str(int(version or "0") + 1))
         self._lease = ObservedLease(record=record, seen_ms=now_ms())
 
-    async def clear_wish(self, action: act.ClearWish) -> None:
+    async def clear_request(self, action: act.ClearRequest) -> None:
         self._is_done = True
 
     async def change_process(self, action: act.ProcessAction | act.Sleep) -> None:

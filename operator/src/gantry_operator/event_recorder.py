@@ -31,7 +31,7 @@ REASONS: Final[dict[type[act.Action], str]] = {
     act.Sleep: "ShardAsleep",
     act.Remove: "BrokerRemoved",
     act.ReplaceDisk: "DiskReplaced",
-    act.ClearWish: "OrderDone",
+    act.ClearRequest: "OrderDone",
 }
 """Actions that are executed all the time (follow, promise, keep) have none."""
 

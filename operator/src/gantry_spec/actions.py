@@ -205,7 +205,7 @@ class Sleep(Action, frozen=True, kw_only=True):
 
 
 @final
-class ClearWish(Action, frozen=True, kw_only=True):
+class ClearRequest(Action, frozen=True, kw_only=True):
     """What was ordered is done, or never can be."""
 
-    wish: str
+    request: str

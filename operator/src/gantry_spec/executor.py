@@ -3,7 +3,7 @@
     Action --.--> LeaseAction                   replace_lease    compare-and-swap
              |--> OrderAction --> order_of ---> give             an order to a broker, with what it expects
              |--> ProcessAction, Sleep          change_process   processes, pods, volumes
-             `--> ClearWish                     clear_wish       the order of a person that has come to its end
+             `--> ClearRequest                  clear_request    the order of a person that has come to its end
 
 How an order reaches its broker, and where Leases and processes are, is behind two ports: a Unix socket and files on one
 machine, sidecars and the API server in a cluster, sockets and memory for ``gantry ha``. Nothing is decided here, and
@@ -64,7 +64,7 @@ class Surroundings(Protocol):
     async def change_process(self, action: act.ProcessAction | act.Sleep) -> None:
         """Start, stop or replace the processes or the volume that the action names."""
 
-    async def clear_wish(self, action: act.ClearWish) -> None:
+    async def clear_request(self, action: act.ClearRequest) -> None:
         """Take the order of a person off the list."""
 
     def empty_end(self, shard: int) -> int | None:
@@ -89,8 +89,8 @@ class ActionExecutor:
         match action:
             case act.LeaseAction():
                 await self._surroundings.replace_lease(action)
-            case act.ClearWish():
-                await self._surroundings.clear_wish(action)
+            case act.ClearRequest():
+                await self._surroundings.clear_request(action)
             case act.Remove(holds_nothing=True):
                 await self._close_shard(action)
                 await self._surroundings.change_process(action)

@@ -86,8 +86,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     """Why an epoch was taken."""
 
     why: str
-    wish: str = ""
-    """Whose order it was, if it was one."""
+    request: str = msgspec.field(default="", name="wish")
+    """The id of the promotion that a person ordered, if it was one."""
 
     to: int = 0
     """Who is wanted, if he has all that anybody has; 0 for nobody in particular."""

@@ -42,7 +42,7 @@ def test_a_lease_is_replaced_only_by_who_has_seen_it(tmp_path: Path) -> None:
 def test_a_loss_that_was_accepted_is_written_down(tmp_path: Path) -> None:
     """An order's size in the Lease, as ``gantry promote --accept-loss`` leaves it."""
     [order] = wanted({"gantry.dev/promote": "0", "gantry.dev/accept-loss": "64Mi"}).orders
-    goal = Goal(why="it was ordered", wish=order.id, loss_accepted=order.loss_accepted)
+    goal = Goal(why="it was ordered", request=order.id, loss_accepted=order.loss_accepted)
 
     LeaseFile(tmp_path / "l", lambda: 0).write(None, LeaseRecord(epoch=1000, goal=goal))
 

@@ -73,7 +73,7 @@ def promised(shard: ObservedShard, epoch: int, *numbers: int, **goal: Any) -> Ob
     taken = msgspec.structs.replace(
         record.record,
         epoch=epoch,
-        goal=Goal(**({"why": "it was ordered", "wish": "person", "loss_accepted": None, "may_move": True} | goal)),
+        goal=Goal(**({"why": "it was ordered", "request": "person", "loss_accepted": None, "may_move": True} | goal)),
     )
     for number in numbers:
         shard = with_report(shard, number, role=Role.UNASSIGNED, promised_epoch=epoch)
@@ -304,5 +304,5 @@ def test_a_master_that_is_named_stays_and_takes_sends_again() -> None:
     shard = with_report(by_hand(healthy(slaves=2), to=1), 1, is_draining=True)
     shard = with_report(shard, 2, role=Role.UNASSIGNED)
 
-    assert [type(one) for one in ordered(shard)] == [act.Follow, act.ClearWish, act.Resume]
+    assert [type(one) for one in ordered(shard)] == [act.Follow, act.ClearRequest, act.Resume]
     assert ordered(shard)[0] == act.Follow(shard=0, member=2, epoch=EPOCH, master=ADDRESS.format(1))

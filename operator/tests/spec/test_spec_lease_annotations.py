@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
@@ -14,7 +16,7 @@ RECORD_OF_TWO = LeaseRecord(
         Term(epoch=2_000, master=1, identity="a", electable=(Voter(2, "b"), Voter(3, "c", coming="d", bar=77))),
         Term(epoch=3_000, master=2, identity="b", electable=(Voter(1, "a"),), acks_needed=1, end=900, loss=-1),
     ),
-    goal=Goal(why="the master is gone", wish="0=2", to=2, loss_accepted=None, may_move=True),
+    goal=Goal(why="the master is gone", request="0=2", to=2, loss_accepted=None, may_move=True),
     duration_ms=9_000,
 )
 
@@ -36,6 +38,15 @@ def test_the_expected_version_is_never_written_as_part_of_the_record() -> None:
 
     assert one[RECORD] == other[RECORD]
     assert (one[VERSION], other[VERSION]) == ("8", "42")
+
+
+def test_fields_have_the_names_that_earlier_versions_wrote() -> None:
+    """A Lease outlives the operator that wrote it: whatever a field is called in the code, its written name stays."""
+    written = json.loads(lease_annotations(RECORD_OF_TWO)[RECORD])
+
+    assert written.keys() == {"epoch", "reigns", "goal", "duration_ms"}
+    assert written["goal"].keys() == {"why", "wish", "to", "loss_accepted", "may_move"}
+    assert json.loads(msgspec.json.encode(RECORD_OF_TWO)).keys() == {"version", *written}, "the same in a file"
 
 
 def test_a_lease_of_somebody_else_has_no_record() -> None:

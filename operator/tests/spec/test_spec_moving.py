@@ -62,7 +62,7 @@ def test_the_role_moves_when_a_slave_has_everything() -> None:
     assert "member 2 gets the rest" in reasons(behind)
     [take] = decided(complete)
     assert isinstance(take, act.TakeLease)
-    assert take.record.goal == Goal(why="it was ordered", wish="w", to=2, may_move=True)
+    assert take.record.goal == Goal(why="it was ordered", request="w", to=2, may_move=True)
 
 
 def test_the_one_who_was_wanted_is_named_among_equals() -> None:
@@ -70,7 +70,7 @@ def test_the_one_who_was_wanted_is_named_among_equals() -> None:
     shard = healthy(slaves=2)
     assert shard.lease is not None
     assert shard.lease.record is not None
-    goal = Goal(why="it was ordered", wish="w", to=3, may_move=True)
+    goal = Goal(why="it was ordered", request="w", to=3, may_move=True)
     shard = with_record(wished(shard, 3), msgspec.structs.replace(shard.lease.record, epoch=4_000, goal=goal))
     for number in (1, 2, 3):
         shard = with_report(shard, number, promised_epoch=4_000)
@@ -100,10 +100,10 @@ def test_a_drain_without_a_reason_ends() -> None:
 
 def test_an_order_that_was_obeyed_is_taken_off() -> None:
     """Or it would be obeyed again at the next failover."""
-    came_out_otherwise = msgspec.structs.replace(record_of(), goal=Goal(why="it was ordered", wish="w"))
+    came_out_otherwise = msgspec.structs.replace(record_of(), goal=Goal(why="it was ordered", request="w"))
 
     for shard in (wished(healthy(), 1), wished(with_record(healthy(), came_out_otherwise))):
-        assert decided(shard)[0] == act.ClearWish(shard=0, wish="w", why="member 1 is the master of epoch 3000")
+        assert decided(shard)[0] == act.ClearRequest(shard=0, request="w", why="member 1 is the master of epoch 3000")
 
 
 def test_the_role_leaves_a_machine_that_is_emptied() -> None:

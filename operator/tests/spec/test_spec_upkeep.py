@@ -179,7 +179,7 @@ def test_an_order_to_restore_moves_nobody_and_is_taken_off() -> None:
     """Of a shard that has its Lease, it is done."""
     shard = msgspec.structs.replace(healthy(), restore="restore 0")
 
-    assert decided(shard) == [act.ClearWish(shard=0, wish="restore 0", why="the shard has begun")]
+    assert decided(shard) == [act.ClearRequest(shard=0, request="restore 0", why="the shard has begun")]
 
 
 def test_the_one_who_was_named_is_promoted() -> None:

@@ -179,8 +179,8 @@ class World(Fleet):
             if self.reach(f"op{name}", "api"):
                 self._write(action)
             return
-        if isinstance(action, act.ClearWish):
-            if self.request is not None and self.request.id == action.wish:
+        if isinstance(action, act.ClearRequest):
+            if self.request is not None and self.request.id == action.request:
                 self.request = None
             return
         if isinstance(action, act.Sleep):

@@ -46,7 +46,7 @@ class LocalGroup(Protocol):
 
     async def remove(self, member: LocalMember) -> None: ...
 
-    def clear_wish(self, wish: str) -> None: ...
+    def clear_request(self, request: str) -> None: ...
 
     @property
     def emptying(self) -> Emptying: ...
@@ -125,8 +125,8 @@ class LocalActions:
         if not await asyncio.to_thread(self._group.lease(action.shard).write, action.expected, action.record):
             raise OrderRefused("the Lease is another one by now")
 
-    async def clear_wish(self, action: act.ClearWish) -> None:
-        await asyncio.to_thread(self._group.clear_wish, action.wish)
+    async def clear_request(self, action: act.ClearRequest) -> None:
+        await asyncio.to_thread(self._group.clear_request, action.request)
 
     async def change_process(self, action: act.ProcessAction | act.Sleep) -> None:
         assert isinstance(action, act.ProcessAction), "local groups do not hibernate"

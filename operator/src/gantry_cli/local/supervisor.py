@@ -135,9 +135,9 @@ class Supervisor:
                 self._leases.pop(shard, None)
                 self.state.lease(shard).unlink(missing_ok=True)
 
-    def clear_wish(self, wish: str) -> None:
+    def clear_request(self, request: str) -> None:
         """Take an obeyed order off the annotations."""
-        self._standing_orders.clear(wish)
+        self._standing_orders.clear(request)
 
     def tell(self, text: str) -> None:
         """Something has happened. What is tried again and again is told now and then."""

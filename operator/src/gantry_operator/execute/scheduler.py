@@ -177,8 +177,8 @@ class ClusterSurroundings:
                 lambda annotations: without_disk_replacement(annotations, action.shard, action.member)
             )
 
-    async def clear_wish(self, action: act.ClearWish) -> None:
-        await self._change_orders(lambda annotations: without_request(annotations, action.wish))
+    async def clear_request(self, action: act.ClearRequest) -> None:
+        await self._change_orders(lambda annotations: without_request(annotations, action.request))
 
     def closed(self, shard: int) -> None:
         """Nothing: the end of its log is remembered where it is observed."""
@@ -198,7 +198,7 @@ def target_of(action: act.Action) -> Target | None:
             return None
         case act.LeaseAction(shard=shard):
             return shard, "lease"
-        case act.ClearWish(shard=shard):
+        case act.ClearRequest(shard=shard):
             return shard, "request"
         case act.Sleep(shard=shard):
             return shard, "sleep"

@@ -93,7 +93,7 @@ def _restore(view: View, reports: dict[int, Report], away: list[int]) -> Action:
         )
     goal = Goal(why="the group comes back from its volumes", may_move=True)
     if reason or away:
-        goal = msgspec.structs.replace(goal, wish=order, loss_accepted=None)
+        goal = msgspec.structs.replace(goal, request=order, loss_accepted=None)
     epoch = next_epoch(view.known_epochs)
     record = LeaseRecord(epoch=epoch, terms=(term,), goal=goal, duration_ms=view.lease_duration_ms)
     return TakeLease(shard=view.shard.number, expected=None, record=record, why=goal.why)

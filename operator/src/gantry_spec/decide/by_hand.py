@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from gantry_spec.actions import Action, Crown, Refuse, SetElectable, TakeLease
-from gantry_spec.decide.electing import goal_of, reign_of, take
+from gantry_spec.decide.electing import goal_of, take, term_of
 from gantry_spec.decide.view import View
 from gantry_spec.lease import UNKNOWN_MASTER, Goal, LeaseRecord, Term, Voter, next_epoch
 from gantry_spec.observed import PromotionRequest, Report, Role
@@ -173,7 +173,7 @@ def widen(view: View, request: PromotionRequest) -> SetElectable | Refuse | None
     master = view.steady_master
     assert master is not None, "asked only of a healthy shard"
     epoch = next_epoch(view.known_epochs, suffix=term.master)
-    new = reign_of(view, term.master, term.identity, epoch, master.place)
+    new = term_of(view, term.master, term.identity, epoch, master.place)
     new = msgspec.structs.replace(new, acks_needed=term.acks_needed, continues=term.epoch)
     goal = goal_of(request, f"{sorted(wanted)} may be elected after member {term.master} from now on")
     record = msgspec.structs.replace(view.record, epoch=epoch, terms=(term, new), goal=goal, version="")

@@ -47,7 +47,7 @@ def elect(view: View) -> list[Action]:
     ):
         return [take(view, goal, likely=epoch)]
     request = view.shard.request
-    if request is not None and request.id != goal.wish and view.spec.failover.mode != "Disabled":
+    if request is not None and request.id != goal.request and view.spec.failover.mode != "Disabled":
         return [take(view, goal_of(request, "it was ordered"), likely=epoch)]
     ballots = view.promised(epoch)
     actions: list[Action] = [*_promises(view, ballots)]
@@ -125,14 +125,14 @@ def _way_out(view: View) -> str:
 
 def crown_of(view: View, winner: Ballot, goal: Goal, loss: Loss) -> Crown:
     """Name the winner."""
-    term = reign_of(view, winner.number, winner.identity, view.record.epoch, (winner.last_epoch, winner.end))
+    term = term_of(view, winner.number, winner.identity, view.record.epoch, (winner.last_epoch, winner.end))
     term = msgspec.structs.replace(term, loss=-1 if loss.at_most is None else loss.at_most)
     record = msgspec.structs.replace(view.record, terms=(*view.record.terms, term), goal=goal, version="")
     why = f"member {winner.number} is the master of epoch {term.epoch}; {bytes_text(loss.at_most)} lost at most"
     return Crown(shard=view.shard.number, expected=view.record.version, record=record, why=why)
 
 
-def reign_of(view: View, number: int, identity: str, epoch: int, place: tuple[int, int]) -> Term:
+def term_of(view: View, number: int, identity: str, epoch: int, place: tuple[int, int]) -> Term:
     """A new term of a member, and who may be elected after it."""
     stores: dict[int, str] = {}
     for term in view.record.terms:
@@ -192,7 +192,7 @@ def begin(view: View, why: str) -> list[Action]:
 
 def goal_of(request: PromotionRequest, why: str) -> Goal:
     """What an epoch is taken for by order of a person."""
-    return Goal(why=why, wish=request.id, to=request.to or 0, loss_accepted=request.loss_accepted, may_move=True)
+    return Goal(why=why, request=request.id, to=request.to or 0, loss_accepted=request.loss_accepted, may_move=True)
 
 
 def _silent_then(view: View) -> int:

@@ -64,7 +64,7 @@ def _resumed(view: View) -> Action:
 def _intents(view: View) -> Iterator[Intent]:
     number, request = view.term.master, view.shard.request
     goal = view.record.goal
-    is_new = request is not None and request.to != number and (goal is None or goal.wish != request.id)
+    is_new = request is not None and request.to != number and (goal is None or goal.request != request.id)
     is_possible = request is not None and (request.to is None or request.to in view.members_wanted)
     if request is not None and is_new and is_movable(view) and is_possible:
         yield Intent("it was ordered", request.to, request.id)
@@ -124,7 +124,7 @@ def _move(view: View, master: Report, intent: Intent) -> list[Action]:
         return [Wait(shard=shard, why=f"{intent.why}: {rest}")]
     if view.by_hand is not None:
         return [by_hand.take_over(view, view.by_hand, whole)]
-    return [take(view, Goal(why=intent.why, wish=intent.request, to=whole[0], may_move=True))]
+    return [take(view, Goal(why=intent.why, request=intent.request, to=whole[0], may_move=True))]
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------------

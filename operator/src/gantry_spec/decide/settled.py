@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from gantry_spec.actions import Action, ClearWish, Fence, Follow, KeepLease, SetElectable, Wait
+from gantry_spec.actions import Action, ClearRequest, Fence, Follow, KeepLease, SetElectable, Wait
 from gantry_spec.decide import by_hand
-from gantry_spec.decide.electing import begin, promote, reign_of, take
+from gantry_spec.decide.electing import begin, promote, take, term_of
 from gantry_spec.decide.moving import voluntary
 from gantry_spec.decide.view import View
 from gantry_spec.decide.withheld import withdrawn
@@ -184,7 +184,7 @@ def _electable(view: View, master: Report) -> SetElectable | None:
     if wanted == set(term.numbers) or len(wanted) < term.acks_needed or master.is_draining or master.wrote is None:
         return None
     epoch = next_epoch(view.known_epochs)
-    new = reign_of(view, term.master, term.identity, epoch, master.place)
+    new = term_of(view, term.master, term.identity, epoch, master.place)
     stores = {voter.number: voter.identity for voter in term.electable}
     stores |= {one.number: one.identity for one in master.slaves if one.number not in stores}
     new = msgspec.structs.replace(
@@ -203,14 +203,14 @@ def _done_request(view: View) -> list[Action]:
     """An order that was obeyed, or came to its end in another way, is taken off the list."""
     request, goal = view.shard.request, view.record.goal
     if view.shard.restore:
-        return [ClearWish(shard=view.shard.number, wish=view.shard.restore, why="the shard has begun")]
+        return [ClearRequest(shard=view.shard.number, request=view.shard.restore, why="the shard has begun")]
     if request is None:
         return []
-    is_over = goal is not None and goal.wish == request.id
+    is_over = goal is not None and goal.request == request.id
     is_so = request.to == view.term.master and not by_hand.is_widened(view)
     is_unknown = request.to is not None and request.to not in view.members_wanted
     is_vain = view.spec.failover.mode == "Disabled" or is_unknown
     if is_over or is_so or is_vain:
         why = f"member {view.term.master} is the master of epoch {view.term.epoch}"
-        return [ClearWish(shard=view.shard.number, wish=request.id, why=why)]
+        return [ClearRequest(shard=view.shard.number, request=request.id, why=why)]
     return []

@@ -40,7 +40,7 @@ class View:
     def is_past(self) -> bool:
         """Whether the newest term is what members have recorded, and not what the person's order has led to."""
         goal = self.record.goal
-        return self.by_hand is not None and (goal is None or goal.wish != self.by_hand.id)
+        return self.by_hand is not None and (goal is None or goal.request != self.by_hand.id)
 
     @property
     def members_wanted(self) -> Sequence[int]:

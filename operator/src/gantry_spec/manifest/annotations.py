@@ -9,8 +9,8 @@
     gantry.dev/fence: "0,1"                   while it stands, shards 0 and 1 take no sends and get no other master
     gantry.dev/hibernate: "true"              while it stands, no pod runs; volumes stay
 
-Several are joined by commas. An order that was obeyed is taken off again (``ClearWish``); its whole text is its id. The
-last two are states, and are never taken off by us.
+Several are joined by commas. An order that was obeyed is taken off again (``ClearRequest``); its whole text is its id.
+The last two are states, and are never taken off by us.
 """
 
 from __future__ import annotations
