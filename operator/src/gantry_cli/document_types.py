@@ -21,8 +21,8 @@ from gantry_cli.group.documents import (
     ResetDocument,
     RunningDocument,
 )
-from gantry_cli.ha_group import MembersDocument
-from gantry_cli.ha_promote import MoveDocument
+from gantry_cli.ha.group import MembersDocument
+from gantry_cli.ha.promote import MoveDocument
 from gantry_cli.kube.documents import GroupLook, KubeExplainDocument
 from gantry_cli.local.look import ExplainDocument
 from gantry_cli.messages.documents import MessageDocument, ReceiptDocument

@@ -44,7 +44,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "nameserver": Entry("gantry_cli.serve", "nameserver", "Run a name server in the foreground."),
         "broker": Entry("gantry_cli.serve", "broker", "Run a broker in the foreground."),
         "sidecar": Entry("gantry_cli.serve", "sidecar", "Run a broker's admin sidecar in the foreground."),
-        "ha": Entry("gantry_cli.ha", "ha", "Look at a replicated group and move its master role."),
+        "ha": Entry("gantry_cli.ha.commands", "ha", "Look at a replicated group and move its master role."),
         "migrate": Entry("gantry_cli.migrate.commands", "migrate", "Take over from a running broker of RocketMQ's."),
     },
     "Look": {

@@ -9,9 +9,9 @@ from typing import NamedTuple, overload
 import pytest
 
 from gantry_broker.control.orders import obey
-from gantry_cli import ha_promote
-from gantry_cli.ha_group import CannotPromote, MemberClient
-from gantry_cli.ha_promote import Promoted, Promotion, Step, Wanted
+from gantry_cli.ha import promote as ha_promote
+from gantry_cli.ha.group import CannotPromote, MemberClient
+from gantry_cli.ha.promote import Promoted, Promotion, Step, Wanted
 from gantry_spec.decide import electing
 from gantry_status.order_client import Check
 from gantry_status.orders import (

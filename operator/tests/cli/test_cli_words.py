@@ -216,7 +216,7 @@ def test_every_example_can_be_typed(
     (tmp_path / "group.yaml").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GANTRY_NAMESRV", "127.0.0.1:9876")
-    monkeypatch.setattr("gantry_cli.ha.default_sockets", lambda: (tmp_path / "control.sock",))
+    monkeypatch.setattr("gantry_cli.ha.commands.default_sockets", lambda: (tmp_path / "control.sock",))
 
     context = parse(typed)
 

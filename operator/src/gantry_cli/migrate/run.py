@@ -20,7 +20,7 @@ from typing import Final, Protocol, TypeVar, final
 
 import msgspec
 
-from gantry_cli.ha_group import Caller
+from gantry_cli.ha.group import Caller
 from gantry_cli.migrate.record import Home, Phase, Record, master_conf
 from gantry_cli.migrate.source import CLOSED, STOPPED, CannotMigrate, Listing, OldBroker, SourceLog
 from gantry_status.orders import AskStatus, Flush, HaRole, HaStatus, OrderError, OrderRefused, Promote

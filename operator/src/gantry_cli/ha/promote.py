@@ -18,7 +18,7 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_cli.ha_group import (
+from gantry_cli.ha.group import (
     SPEC,
     CannotPromote,
     Member,

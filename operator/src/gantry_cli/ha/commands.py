@@ -12,10 +12,10 @@ import click
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
-from gantry_cli.ha_group import CannotPromote, Member, MemberSocket, Observation, members_document, observe
-from gantry_cli.ha_orders import accept_loss, demote, drain, explain_order, fence, flush, follow, promise, promote_at
-from gantry_cli.ha_promote import MoveDocument, Promoted, Promotion, Step, Wanted
-from gantry_cli.ha_text import group_text, promoted_text, step_text
+from gantry_cli.ha.group import CannotPromote, Member, MemberSocket, Observation, members_document, observe
+from gantry_cli.ha.orders import accept_loss, demote, drain, explain_order, fence, flush, follow, promise, promote_at
+from gantry_cli.ha.promote import MoveDocument, Promoted, Promotion, Step, Wanted
+from gantry_cli.ha.text import group_text, promoted_text, step_text
 from gantry_cli.output import Form, output_option, print_document, show
 from gantry_cli.progress import waiting
 from gantry_cli.stack import DEFAULT_DIRECTORY

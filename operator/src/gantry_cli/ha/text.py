@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.console import RenderableType
 
-from gantry_cli.ha_group import (
+from gantry_cli.ha.group import (
     SPEC,
     CannotPromote,
     Member,
@@ -16,7 +16,7 @@ from gantry_cli.ha_group import (
     request_of,
     shard_of,
 )
-from gantry_cli.ha_promote import Promoted, Step
+from gantry_cli.ha.promote import Promoted, Step
 from gantry_cli.output import table
 from gantry_cli.text import bytes_text, time_text
 from gantry_spec.actions import Crown, Refuse

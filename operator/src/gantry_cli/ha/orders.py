@@ -14,7 +14,7 @@ import click
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
-from gantry_cli.ha_text import promised_text, status_text
+from gantry_cli.ha.text import promised_text, status_text
 from gantry_cli.output import Form, output_option
 from gantry_cli.output import show as show_form
 from gantry_cli.progress import waiting

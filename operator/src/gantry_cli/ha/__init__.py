@@ -1,0 +1,1 @@
+"""`gantry ha`: a replicated group of brokers, looked at and ordered over their own addresses."""
