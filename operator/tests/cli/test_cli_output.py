@@ -39,7 +39,7 @@ SHOWS_NOTHING = {
 
 
 def leaves(command: click.Command, words: str = "gantry") -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something by itself, with the words that call it."""
+    """Every command that does something by itself, hidden ones included, with the words that call it."""
     if not isinstance(command, click.Group):
         yield words, command
         return
@@ -47,8 +47,7 @@ def leaves(command: click.Command, words: str = "gantry") -> Iterator[tuple[str,
     for name in command.list_commands(context):
         inner = command.get_command(context, name)
         assert inner is not None
-        if not inner.hidden:
-            yield from leaves(inner, f"{words} {name}")
+        yield from leaves(inner, f"{words} {name}")
 
 
 def without_forms(command: click.Command) -> bool:
