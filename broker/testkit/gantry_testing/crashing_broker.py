@@ -2,7 +2,7 @@
 
     python -m gantry_testing.crashing_broker [--crash-at NAME:TIMES] [--armed-by-signal] ... -- -c broker.conf
 
-What runs is the shipped broker; only ``points.reached``, which does nothing there, counts and kills here. The count
+What runs is the shipped broker; only ``crash_points.hit``, which does nothing there, counts and kills here. The count
 begins with the process, or, with ``--armed-by-signal``, with SIGUSR1: then whoever watches decides that the start is
 over and the load is on. The last line of the log says where it ended, so that a kill by anybody else is not taken for
 one.
@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker import __main__ as broker
 from gantry_broker import settings
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_broker.store.dispatcher import Dispatcher
 from gantry_broker.store.opening import OpenPools
 from gantry_broker.store.replay import FoundBuffer
@@ -48,7 +48,7 @@ def parse_crash_at(text: str) -> CrashAt:
     """NAME or NAME:TIMES. Raises ValueError for a place that there is not."""
     point, _, times = text.partition(":")
     crash_at = CrashAt(point, int(times or 1))
-    if point not in points.ALL or crash_at.times < 1:
+    if point not in crash_points.ALL or crash_at.times < 1:
         raise ValueError(f"{text} is no place to crash at")
     return crash_at
 
@@ -67,8 +67,8 @@ class Counter:
         """From now on it counts. A signal handler."""
         self._is_armed = True
 
-    def reached(self, name: str) -> None:
-        """Stands for ``points.reached``."""
+    def hit(self, name: str) -> None:
+        """Stands for ``crash_points.hit``."""
         if not self._is_armed or name != self._crash_at.point:
             return
         with self._lock:
@@ -110,7 +110,7 @@ def main() -> int:
     if options.crash_at is not None:
         counter = Counter(options.crash_at, is_armed=not options.armed_by_signal)
         signal.signal(signal.SIGUSR1, counter.arm)
-        replace(points, "reached", counter.reached)
+        replace(crash_points, "hit", counter.hit)
     if options.point_interval is not None:
         often = {"recovery_point_interval_ms": options.point_interval, "checkpoint_interval_ms": options.point_interval}
         replace(settings, "FlushSettings", functools.partial(FlushSettings, **often))

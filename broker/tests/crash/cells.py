@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from crash.media import BUFFERS, SEGMENT_BYTES, Medium
 
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 
 COMMIT_INTERVAL_MS: Final = 200
 COMMIT_PAGES: Final = (4, 512, 64)
@@ -36,18 +36,18 @@ class Moment(NamedTuple):
 
 
 ALWAYS: Final = (
-    Moment(points.AFTER_APPEND, False),
-    Moment(points.MID_ROLL, False),
-    Moment(points.AFTER_SYNC, False),
-    Moment(points.MID_POINT, False),
-    Moment(points.MID_CHECKPOINT, False),
-    Moment(points.MID_TRUNCATION, True),
-    Moment(points.MID_RECOVERY, True),
-    Moment(points.MID_POINT, True),
-    Moment(points.MID_CHECKPOINT, True),
+    Moment(crash_points.AFTER_APPEND, False),
+    Moment(crash_points.MID_ROLL, False),
+    Moment(crash_points.AFTER_SYNC, False),
+    Moment(crash_points.MID_POINT, False),
+    Moment(crash_points.MID_CHECKPOINT, False),
+    Moment(crash_points.MID_TRUNCATION, True),
+    Moment(crash_points.MID_RECOVERY, True),
+    Moment(crash_points.MID_POINT, True),
+    Moment(crash_points.MID_CHECKPOINT, True),
 )
-WITH_BUFFER: Final = (Moment(points.MID_COMMIT, False), Moment(points.MID_RETURN, False))
-WITH_REPLAY: Final = (Moment(points.MID_REPLAY, True), Moment(points.AFTER_REPLAY, True))
+WITH_BUFFER: Final = (Moment(crash_points.MID_COMMIT, False), Moment(crash_points.MID_RETURN, False))
+WITH_REPLAY: Final = (Moment(crash_points.MID_REPLAY, True), Moment(crash_points.AFTER_REPLAY, True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from crash.plans import Plan
 from crash.processes import BROKER, HOST, ServerProcess, broker, name_server
 from crash.verdict import Verdict
 
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_testing.crashing_broker import CRASHING, CrashAt
 from gantry_testing.ports import free_broker_port, free_port
 
@@ -69,7 +69,7 @@ class Lives:
         crash_at = following.load_end if following is not None else None
         if crash_at is not None:
             options += ["--crash-at", str(crash_at), "--armed-by-signal"]
-            if crash_at.point in (points.MID_POINT, points.MID_CHECKPOINT):
+            if crash_at.point in (crash_points.MID_POINT, crash_points.MID_CHECKPOINT):
                 options += ["--point-interval", str(POINT_INTERVAL_MS)]
         await self._launch(*options)
         await self._broker.wait_logged(RECOVERY_BEGINS, self._log_start)

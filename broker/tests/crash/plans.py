@@ -12,7 +12,7 @@ from typing import Final
 
 from crash.cells import WITH_REPLAY, Cell, Moment
 
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_testing.crashing_broker import CrashAt
 
 CHAPTER_ROUNDS: Final = 10
@@ -21,16 +21,16 @@ LOAD_S: Final = (0.1, 0.6)
 NAMED_IN_THREE: Final = 2
 NAMED_PER_CHAPTER: Final = sum(1 for number in range(CHAPTER_ROUNDS) if number % (NAMED_IN_THREE + 1))
 COUNTS: Final = {
-    points.AFTER_APPEND: 300,
-    points.MID_ROLL: 3,
-    points.AFTER_SYNC: 4,
-    points.MID_COMMIT: 5,
-    points.MID_RETURN: 2,
-    points.MID_POINT: 2,
-    points.MID_CHECKPOINT: 2,
+    crash_points.AFTER_APPEND: 300,
+    crash_points.MID_ROLL: 3,
+    crash_points.AFTER_SYNC: 4,
+    crash_points.MID_COMMIT: 5,
+    crash_points.MID_RETURN: 2,
+    crash_points.MID_POINT: 2,
+    crash_points.MID_CHECKPOINT: 2,
 }
 """The broker ends when it comes to the point for the first to the so-manieth time."""
-COUNTS_SYNC: Final = COUNTS | {points.AFTER_SYNC: 40, points.MID_COMMIT: 60}
+COUNTS_SYNC: Final = COUNTS | {crash_points.AFTER_SYNC: 40, crash_points.MID_COMMIT: 60}
 """Synchronous flushes come one after the other, each with a commit."""
 WITNESS_SHARE: Final = 0.5
 RECOVERY_KILL: Final = (0.0, 1.0)
@@ -85,7 +85,8 @@ def plan(cell: Cell, seed: int, number: int) -> Plan:
     # A crash in a crashed recovery, now and then.
     openings = (CrashAt(moment.point, 1),) * rng.choice((1, 1, 2))
     needs_tail = moment in WITH_REPLAY
-    first = CrashAt(points.AFTER_APPEND, rng.randint(1, counts[points.AFTER_APPEND])) if needs_tail else None
+    appends = counts[crash_points.AFTER_APPEND]
+    first = CrashAt(crash_points.AFTER_APPEND, rng.randint(1, appends)) if needs_tail else None
     return Plan(load_s, first, openings, () if needs_tail else recovery_kills, removed, has_witness)
 
 

@@ -8,7 +8,7 @@ from crash.cells import CELLS
 from crash.matrix import Matrix, points_hit, shortcomings, sums
 from crash.verdict import Verdict
 
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_testing.crashing_broker import parse_crash_at
 
 
@@ -32,7 +32,7 @@ def never_lost(verdicts: dict[str, Verdict]) -> None:
 
 def never_there(verdicts: dict[str, Verdict]) -> None:
     for verdict in verdicts.values():
-        del verdict.hits[points.MID_TRUNCATION]
+        del verdict.hits[crash_points.MID_TRUNCATION]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def never_there(verdicts: dict[str, Verdict]) -> None:
         (never_replayed, "async-tmpfs"),
         (never_said, "async-hugetlbfs"),
         (never_lost, "async-anonymous"),
-        (never_there, points.MID_TRUNCATION),
+        (never_there, crash_points.MID_TRUNCATION),
     ],
 )
 def test_a_run_that_was_never_in_danger_proves_too_little(
@@ -60,8 +60,8 @@ def test_a_run_that_was_never_in_danger_proves_too_little(
 
 def test_every_named_point_is_in_some_cell() -> None:
     """A point that is added to the store cannot be forgotten here. Those of retention are hit in test_store_loss."""
-    of_retention = {points.BEFORE_UNLINK, points.MID_UNLINK}
-    assert {moment.point for cell in CELLS.values() for moment in cell.moments} == set(points.ALL) - of_retention
+    of_retention = {crash_points.BEFORE_UNLINK, crash_points.MID_UNLINK}
+    assert {moment.point for cell in CELLS.values() for moment in cell.moments} == set(crash_points.ALL) - of_retention
 
 
 def test_a_place_that_there_is_not_is_no_place_to_crash_at() -> None:

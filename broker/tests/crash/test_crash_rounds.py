@@ -19,7 +19,7 @@ from crash.media import Medium, missing, mounted  # noqa: E402
 from crash.plans import CHAPTER_ROUNDS, Derived, named_moment, plan  # noqa: E402
 from crash.sabotage import Sabotage  # noqa: E402
 
-from gantry_broker.store import points  # noqa: E402
+from gantry_broker.store import crash_points  # noqa: E402
 
 WITH_BUFFER = "async-tmpfs"
 needs_tmpfs = pytest.mark.skipif(missing(Medium.TMPFS) is not None, reason=str(missing(Medium.TMPFS)))
@@ -41,7 +41,7 @@ def test_acknowledged_messages_survive_kills_in_the_buffer(tmp_path: Path, volum
 
     assert verdict.faults == [], f"replay: {chapter.replay}"
     assert (verdict.rounds, verdict.lost) == (2, 0)
-    assert verdict.hits == {points.AFTER_APPEND: 1, points.MID_REPLAY: 1}
+    assert verdict.hits == {crash_points.AFTER_APPEND: 1, crash_points.MID_REPLAY: 1}
     assert verdict.acked >= 100 and verdict.stored >= verdict.acked
 
 

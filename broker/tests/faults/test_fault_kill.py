@@ -13,7 +13,7 @@ from crash.log_walk import log_files
 from faults.modes import Medium, Mode
 from faults.scene import Scene
 
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_testing.crashing_broker import CRASHING
 
 CRASHING_BROKER = ("-m", "gantry_testing.crashing_broker")
@@ -37,14 +37,17 @@ KILLED = [
     pytest.param(Mode(True, Medium.ANONYMOUS), marks=slow),
 ]
 UNDER_LOAD = [
-    points.AFTER_APPEND,
-    *(pytest.param(name, marks=slow) for name in (points.MID_ROLL, points.AFTER_SYNC, points.MID_CHECKPOINT)),
-    points.MID_COMMIT,
-    *(pytest.param(name, marks=slow) for name in (points.MID_RETURN, points.MID_POINT)),
+    crash_points.AFTER_APPEND,
+    *(
+        pytest.param(name, marks=slow)
+        for name in (crash_points.MID_ROLL, crash_points.AFTER_SYNC, crash_points.MID_CHECKPOINT)
+    ),
+    crash_points.MID_COMMIT,
+    *(pytest.param(name, marks=slow) for name in (crash_points.MID_RETURN, crash_points.MID_POINT)),
 ]
 IN_RECOVERY = (
-    points.MID_REPLAY, points.AFTER_REPLAY, points.MID_TRUNCATION, points.MID_RECOVERY, points.MID_POINT,
-    points.MID_CHECKPOINT,
+    crash_points.MID_REPLAY, crash_points.AFTER_REPLAY, crash_points.MID_TRUNCATION, crash_points.MID_RECOVERY,
+    crash_points.MID_POINT, crash_points.MID_CHECKPOINT,
 )  # fmt: skip
 """In the order in which a start comes to them."""
 

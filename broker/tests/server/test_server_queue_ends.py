@@ -142,7 +142,7 @@ def test_without_room_it_is_tried_again(world: StoreWorld, ends: QueueEnds, monk
 
     ends.receive(says(7), world.store.wrote)
     with monkeypatch.context() as patch:
-        patch.setattr(type(world.store), "go_on_at", full)
+        patch.setattr(type(world.store), "set_start_offset", full)
         ends.reach(world.store.dispatched)
     assert next_number(world) == 0
 

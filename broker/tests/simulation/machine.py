@@ -20,18 +20,18 @@ from simulation.tally import met
 from simulation.telling import Call
 from simulation.traps import CODES, DEATH_OPERATIONS, ERROR_OPERATIONS
 
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 
 EQUAL_BYTES: Final = 300
 RECOVERY_POINTS: Final = (
-    points.MID_REPLAY, points.AFTER_REPLAY, points.MID_TRUNCATION, points.MID_RECOVERY, points.AFTER_SYNC,
-    points.MID_POINT, points.MID_CHECKPOINT,
+    crash_points.MID_REPLAY, crash_points.AFTER_REPLAY, crash_points.MID_TRUNCATION, crash_points.MID_RECOVERY,
+    crash_points.AFTER_SYNC, crash_points.MID_POINT, crash_points.MID_CHECKPOINT,
 )  # fmt: skip
 WORK_POINTS: Final = (
-    points.AFTER_APPEND, points.MID_ROLL, points.MID_COMMIT, points.MID_RETURN, points.AFTER_SYNC, points.MID_POINT,
-    points.MID_CHECKPOINT,
+    crash_points.AFTER_APPEND, crash_points.MID_ROLL, crash_points.MID_COMMIT, crash_points.MID_RETURN,
+    crash_points.AFTER_SYNC, crash_points.MID_POINT, crash_points.MID_CHECKPOINT,
 )  # fmt: skip
-REPLAY_POINTS: Final = (points.MID_REPLAY, points.AFTER_REPLAY, points.MID_TRUNCATION)
+REPLAY_POINTS: Final = (crash_points.MID_REPLAY, crash_points.AFTER_REPLAY, crash_points.MID_TRUNCATION)
 WORK_CALLS: Final = ("write", "sync", "sync", "create", "zero", "sync_directory")
 REMOVAL_CALLS: Final = ("any", "remove", "sync", "sync_directory")
 is_waiting = st.sampled_from((False, False, True))
@@ -52,7 +52,7 @@ faults = st.sampled_from(Fault)
 seeds = st.integers(0, 1 << 16)
 spoiling = st.lists(st.sampled_from((*DERIVED, "power", "stale", "foreign")), max_size=3, unique=True)
 power_faults = st.sampled_from([fault for fault in Fault if fault.is_power])
-kill_points = st.sampled_from(points.ALL)
+kill_points = st.sampled_from(crash_points.ALL)
 recovery_places = st.sampled_from((*DEATH_OPERATIONS, *RECOVERY_POINTS))
 operations = st.sampled_from(DEATH_OPERATIONS)
 

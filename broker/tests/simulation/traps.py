@@ -17,7 +17,7 @@ from typing import Any, Final, final
 
 from simulation.tally import met
 
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_testing.faulty_disk import FaultyDisk
 
 DEATH_OPERATIONS: Final = (
@@ -68,14 +68,14 @@ class Traps:
         self.disk = FaultyDisk()
 
     def attach(self, disk: FaultyDisk) -> None:
-        """Watch this disk from now on, and the points, which are one for the whole process."""
+        """Watch this disk from now on, and the crash points, which belong to the whole process."""
         self.disk = disk
         disk.on_operation = self._operation
-        points.reached = self._point
+        crash_points.hit = self._point
 
     def detach(self) -> None:
-        """Points are what they are in a broker again."""
-        points.reached = _nothing
+        """Crash points do nothing again, as in a broker."""
+        crash_points.hit = _nothing
 
     def revive(self) -> None:
         """A new process begins."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import TINY, StoreWorld, make_world
@@ -41,11 +41,11 @@ def die_in_recovery(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that is killed when the log is recovered, and nothing derived is on the disk."""
 
     def die(name: str) -> None:
-        if name == points.MID_RECOVERY:
+        if name == crash_points.MID_RECOVERY:
             raise Died
 
     with monkeypatch.context() as patched:
-        patched.setattr(points, "reached", die)
+        patched.setattr(crash_points, "hit", die)
         with pytest.raises(Died):
             world.open()
     world.disk.kill()

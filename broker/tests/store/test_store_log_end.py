@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_broker.store.log_end import (
     ENDS_POSITION,
     HEAD,
@@ -234,7 +234,7 @@ def test_anonymous_memory_has_no_log_end(tmp_path: Path) -> None:
     assert not world.disk.exists(world.path("log-end"))
 
 
-@pytest.mark.parametrize("point", [None, points.MID_TRUNCATION])
+@pytest.mark.parametrize("point", [None, crash_points.MID_TRUNCATION])
 def test_a_cut_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str | None) -> None:
     """A slave that cuts its log, and is killed on the way or right after it, misses nothing."""
     world = pooled("faulty", tmp_path)
@@ -249,7 +249,7 @@ def test_a_cut_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point
         if name == point:
             raise Killed
 
-    monkeypatch.setattr(points, "reached", reached)
+    monkeypatch.setattr(crash_points, "hit", reached)
     with suppress(Killed):
         world.store.cut(end)
     monkeypatch.undo()

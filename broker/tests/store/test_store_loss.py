@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 
 from gantry_broker.ha.store_log import StoreReader
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_broker.store.checkpoint import CheckpointFacts, decode_checkpoint, encode_checkpoint
 from gantry_broker.store.copying import CopyRefused
 from gantry_broker.store.filler import filler_head
@@ -130,7 +130,7 @@ def test_lost_log_files_are_reported_and_their_offsets_never_used_again(
         assert set(world.bodies("bills")) > before
 
 
-@pytest.mark.parametrize("point", [None, points.MID_POINT, points.MID_CHECKPOINT])
+@pytest.mark.parametrize("point", [None, crash_points.MID_POINT, crash_points.MID_CHECKPOINT])
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
 def test_numbers_of_a_queue_that_ended_in_an_accepted_hole_are_never_used_again(
     kind: str, tmp_path: Path, point: str | None, is_clean: bool, monkeypatch: pytest.MonkeyPatch
@@ -153,7 +153,7 @@ def test_numbers_of_a_queue_that_ended_in_an_accepted_hole_are_never_used_again(
         if name == point:
             raise Died(name)
 
-    monkeypatch.setattr(points, "reached", reached)
+    monkeypatch.setattr(crash_points, "hit", reached)
     try:
         world.store.accept_loss("a test")
     except Died:
@@ -325,7 +325,9 @@ class Died(Exception):
     """At a crash point."""
 
 
-@pytest.mark.parametrize("point", [points.BEFORE_UNLINK, points.MID_UNLINK, points.MID_POINT, points.MID_CHECKPOINT])
+@pytest.mark.parametrize(
+    "point", [crash_points.BEFORE_UNLINK, crash_points.MID_UNLINK, crash_points.MID_POINT, crash_points.MID_CHECKPOINT]
+)
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power cut"])
 def test_retention_is_never_taken_for_a_loss(
     tmp_path: Path, point: str, power: bool, monkeypatch: pytest.MonkeyPatch
@@ -337,7 +339,7 @@ def test_retention_is_never_taken_for_a_loss(
         if name == point:
             raise Died(name)
 
-    monkeypatch.setattr(points, "reached", reached)
+    monkeypatch.setattr(crash_points, "hit", reached)
     try:
         remove_head(world.store, 2 * SIZE)
         world.clock.advance(60_000)
@@ -378,7 +380,9 @@ def test_a_restart_loses_nothing(kind: str, tmp_path: Path, is_clean: bool) -> N
     assert not world.disk.exists(world.path("loss.json"))
 
 
-@pytest.mark.parametrize("point", [None, points.MID_POINT, points.MID_CHECKPOINT, points.MID_TRUNCATION])
+@pytest.mark.parametrize(
+    "point", [None, crash_points.MID_POINT, crash_points.MID_CHECKPOINT, crash_points.MID_TRUNCATION]
+)
 def test_a_cut_is_never_taken_for_a_loss(tmp_path: Path, point: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a slave cuts off was never confirmed; wherever the process dies."""
     world = filled("faulty", tmp_path)
@@ -388,7 +392,7 @@ def test_a_cut_is_never_taken_for_a_loss(tmp_path: Path, point: str | None, monk
         if name == point:
             raise Died(name)
 
-    monkeypatch.setattr(points, "reached", reached)
+    monkeypatch.setattr(crash_points, "hit", reached)
     try:
         world.store.cut(cut)
     except Died:

@@ -18,11 +18,11 @@ from pyspark_rocketmq.settings import ReadSettings
 
 def stored_ms(offsets: Mapping[QueueId, int], catalog: CatalogPort, settings: ReadSettings) -> dict[QueueId, int]:
     """The store time of the message at each of these offsets, of those that can be had at once."""
-    hasty = replace(settings, patience_ms=0, is_body_verified=False)
+    non_waiting = replace(settings, patience_ms=0, is_body_verified=False)
     found: dict[QueueId, int] = {}
     for broker in sorted({queue.broker for queue in offsets}):
         try:
-            found |= _of_broker(broker, offsets, catalog, hasty)
+            found |= _of_broker(broker, offsets, catalog, non_waiting)
         except RocketMQSourceError:
             continue
     return found

@@ -62,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.columns = columns
         self.clock: Clock = SystemClock()
         self._catalog = catalog
-        self._hasty = catalog
+        self._non_waiting_catalog = catalog
         self._follower: Follower | None = None
         self._committed: dict[QueueId, int] = {}
         self._rest_until_s: float | None = None
@@ -85,11 +85,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._catalog
 
     @property
-    def hasty(self) -> CatalogPort:
-        """The same, for what can be done another time: it waits for nobody."""
-        if self._hasty is None:
-            self._hasty = Catalog(replace(self.options.settings, patience_ms=0))
-        return self._hasty
+    def non_waiting_catalog(self) -> CatalogPort:
+        """The same brokers, for calls that may be repeated later: it does not wait for a broker that is away."""
+        if self._non_waiting_catalog is None:
+            self._non_waiting_catalog = Catalog(replace(self.options.settings, patience_ms=0))
+        return self._non_waiting_catalog
 
     @property
     def follower(self) -> Follower:
@@ -120,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` itself when there is none."""
         before = StreamOffset.from_json(start)
-        self._commit_group(before, self.hasty)
+        self._commit_group(before, self.non_waiting_catalog)
         self._breathe()
         began_s = self.clock.now_s()
         is_limited = isinstance(self.getDefaultReadLimit(), ReadAllAvailable) or not isinstance(limit, ReadAllAvailable)
@@ -153,11 +153,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has committed this batch; it says so one batch late."""
-        self._commit_group(StreamOffset.from_json(end), self.hasty)
+        self._commit_group(StreamOffset.from_json(end), self.non_waiting_catalog)
 
     def stop(self) -> None:
         """End all connections."""
-        catalogs, self._catalog, self._hasty = (self._catalog, self._hasty), None, None
+        catalogs, self._catalog, self._non_waiting_catalog = (self._catalog, self._non_waiting_catalog), None, None
         for catalog in catalogs:
             if catalog is not None:
                 catalog.close()

@@ -23,7 +23,7 @@ from operator import sub
 from typing import Final
 
 from gantry_broker.errors import LogReadOnly, MessageTooLarge
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog, Span, blank_record
 from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
@@ -158,7 +158,7 @@ def append_batch(
         log.use(file, position)
     log.position = position
     log.last_timestamp_ms = now_ms
-    points.reached(points.AFTER_APPEND)
+    crash_points.hit(crash_points.AFTER_APPEND)
     log.advance(base + position)
     if position > log.preallocate_at:
         log.preallocate()
@@ -197,6 +197,6 @@ def roll(log: CommitLog) -> None:
     file = log.file_after(log.base_offset)
     assert log.file is not None, "a log that is open has a file"
     log.write_all([(log.file, log.position, blank_record(log.file_size - log.position))])
-    points.reached(points.MID_ROLL)
+    crash_points.hit(crash_points.MID_ROLL)
     log.use(file, 0)
     log.advance(file.base_offset)

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, final
 from zlib import crc32
 
 from gantry_broker.ports.disk import Disk, DiskFile, write_fully
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class Checkpoint:
         if self._file is None:
             self._file = self._open()
         write_fully(self._file, encode_checkpoint(facts), 0)
-        points.reached(points.MID_CHECKPOINT)
+        crash_points.hit(crash_points.MID_CHECKPOINT)
         self._file.sync()
         self._written = facts
 

@@ -27,7 +27,7 @@ from typing import Final, final
 from gantry_broker.errors import DiskTooSlow, LogReadOnly, PoolExhausted, StoreFull
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, write_fully
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.filler import HEAD_BYTES, filler_head, is_accepted_filler, is_filler
 from gantry_broker.store.mapped_file import Extent, MappedFile, full_disk_is_store_full
@@ -370,7 +370,7 @@ class CommitLog:
         """
         for number, (file, position, data) in enumerate(spans):
             if number:
-                points.reached(points.MID_ROLL)
+                crash_points.hit(crash_points.MID_ROLL)
             buffer = file.buffer
             if buffer is not None:
                 buffer.view[position : position + len(data)] = data
@@ -419,7 +419,7 @@ class CommitLog:
             position = offset - file.base_offset
             with buffer.view[position : position + min(COMMIT_CHUNK_BYTES, end - offset)] as chunk:
                 write_fully(file.file, chunk, position)
-            points.reached(points.MID_COMMIT)
+            crash_points.hit(crash_points.MID_COMMIT)
         self.committed = end
         buffer.note_committed(end)
 
@@ -457,7 +457,7 @@ class CommitLog:
         file = self.files.at(end)
         if file is not None:
             file.file.zero(end - file.base_offset, file.size)
-            points.reached(points.MID_TRUNCATION)
+            crash_points.hit(crash_points.MID_TRUNCATION)
             file.file.sync()
         self.files.remove_from(end + 1 if file is not None else end)
         self.files.sync_directory()
@@ -474,7 +474,7 @@ class CommitLog:
                     if file.end_offset > flushed and file.base_offset < end:
                         file.file.sync()
                         self.sync_count += 1
-                points.reached(points.AFTER_SYNC)
+                crash_points.hit(crash_points.AFTER_SYNC)
                 self.flushed = end
                 self.mark_flushed(end)
             return end

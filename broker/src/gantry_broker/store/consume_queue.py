@@ -190,7 +190,7 @@ class ConsumeQueue:
         queue without a message begins at ``offset`` then.
         """
         if self.readable_end < offset and not self.files.files:
-            self.go_on_at(offset)
+            self.set_start_offset(offset)
             return
         is_first = self.min_offset == self.readable_end
         unit = FILLER_UNIT if is_first else UNIT.pack(physical_offset, FILLER_SIZE, 0)
@@ -205,7 +205,7 @@ class ConsumeQueue:
         self.min_offset = self.end = self.readable_end = self.flushed_end = offset
         self.seek(offset)
 
-    def go_on_at(self, offset: int) -> None:
+    def set_start_offset(self, offset: int) -> None:
         """Let a queue without files give its next message the number ``offset``, also after a restart.
 
         A file that exists is what keeps a number, so there is one, with filler before ``offset``. Raises ``StoreFull``;

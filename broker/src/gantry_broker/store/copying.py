@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import LogReadOnly, StoreCorrupt, StoreFull
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog, Span
 from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
@@ -117,7 +117,7 @@ class LogCopier:
             log.use(file, position)
         log.position = position
         log.last_timestamp_ms = piece.timestamp_ms
-        points.reached(points.AFTER_APPEND)
+        crash_points.hit(crash_points.AFTER_APPEND)
         log.advance(piece.end)
         if position > log.preallocate_at:
             log.preallocate()

@@ -366,7 +366,7 @@ class MessageStore:
                 if last is None or last[0] < self._log.min_physical:
                     yield queue
 
-    def go_on_at(self, topic: str, queue_id: int, offset: int) -> bool:
+    def set_start_offset(self, topic: str, queue_id: int, offset: int) -> bool:
         """Let a queue that has never had a message begin at ``offset``. False where it has, or goes on there anyway.
 
         Raises ``StoreFull``, and ``ValueError`` for what cannot be a queue or a number.
@@ -376,7 +376,7 @@ class MessageStore:
         queue = self._queues.get_or_create(topic, queue_id)
         if queue.files.files or not queue.min_offset == queue.end < offset:
             return False
-        queue.go_on_at(offset)
+        queue.set_start_offset(offset)
         return True
 
     def read_in_order(self, is_expected: bool) -> None:

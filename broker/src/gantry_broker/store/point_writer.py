@@ -15,7 +15,7 @@ from typing import Final, final
 
 from gantry_broker.errors import StoreFailed
 from gantry_broker.ports.clock import Clock
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.dispatcher import Dispatcher
@@ -163,7 +163,7 @@ class PointWriter:
         self._queues.sync()
         if self._index is not None:
             self._index.sync()
-        points.reached(points.MID_POINT)
+        crash_points.hit(crash_points.MID_POINT)
         point = RecoveryPoint(
             through=through, tail=tail, timestamp_ms=timestamp_ms, queues=queues, is_indexed=is_indexed,
             index=index_point, index_files=index_files, min_physical=min_physical, starts=starts,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_broker.ports.disk import Disk
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.derived import DerivedFiles
 from gantry_broker.store.key_index import KeyIndex
@@ -136,7 +136,7 @@ class Recovery:
             self._derived.fill_to(report.queue_ends, max(result.end - 1, 0))
         self._cut(result, plan, is_clean=is_clean)
         self._make_durable(plan, found, result.end)
-        points.reached(points.MID_RECOVERY)
+        crash_points.hit(crash_points.MID_RECOVERY)
         return report
 
     # -- before the log is read ----------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Recovery:
             )
         self._report.replayed_bytes += replay.replayed_bytes
         self._report.replayed_records += replay.replayed_records
-        points.reached(points.AFTER_REPLAY)
+        crash_points.hit(crash_points.AFTER_REPLAY)
         if not replay.steps:
             return result
         again = self._scan(self._log.files.files, result.end, 0, found)

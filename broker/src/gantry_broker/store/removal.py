@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.dispatcher import Dispatcher
@@ -157,13 +157,13 @@ class HeadRemoval:
         if self._log_files:
             begin = self._log_files[-1].end_offset
             is_recorded = self._record_begin(begin)
-            points.reached(points.BEFORE_UNLINK)
+            crash_points.hit(crash_points.BEFORE_UNLINK)
             while self._log_files:
                 file = self._log_files[0]
                 self._log.files.unlink(file)
                 self._log_files.popleft().close()
                 is_recorded = is_recorded or self._record_begin(begin)
-                points.reached(points.MID_UNLINK)
+                crash_points.hit(crash_points.MID_UNLINK)
         is_flush_needed = bool(self._queue_files or self._index_files)
         while self._queue_files:
             files, file = self._queue_files[0]

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from gantry_broker.ports.disk import Disk, write_fully
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.replay import ReplayStep, SetAside
@@ -28,7 +28,7 @@ def execute_step(commit_log: CommitLog, step: ReplayStep) -> None:
         with step.buffer.view[position : position + min(CHUNK_BYTES, step.end - start)] as chunk:
             half = len(chunk) // 2
             write_fully(file.file, chunk[:half], position)
-            points.reached(points.MID_REPLAY)
+            crash_points.hit(crash_points.MID_REPLAY)
             write_fully(file.file, chunk[half:], position + half)
     file.file.sync()
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import StoreLocked, StoreUnusable
 from gantry_broker.ports.buffers import BufferVolume
-from gantry_broker.store import points
+from gantry_broker.store import crash_points
 from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.write_buffer import BufferState, WriteBuffer, piece_bytes, read_facts
 
@@ -179,7 +179,7 @@ class WritePool:
     def give_back(self, buffer: WriteBuffer) -> None:
         """Everything in it is in the page cache of its file, and nobody reads it any more."""
         buffer.void()
-        points.reached(points.MID_RETURN)
+        crash_points.hit(crash_points.MID_RETURN)
         buffer.clean()
         self._free.append(buffer)
 

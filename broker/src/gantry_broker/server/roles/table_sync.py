@@ -95,7 +95,7 @@ class QueueEnds:
     def _make(self, count: int) -> None:
         for topic, number in list(self._reported)[:count]:
             try:
-                is_made = self._store.go_on_at(topic, number, self._reported[topic, number])
+                is_made = self._store.set_start_offset(topic, number, self._reported[topic, number])
             except StoreFull:
                 return
             except ValueError as error:

@@ -1,8 +1,8 @@
 """Named places in the store's work at which a test may end the process.
 
 A crash between two particular system calls is what recovery must survive, and chance rarely hits it. So the places
-have names, ``reached`` is called at each, and does nothing: a process under test puts a function there that counts and
-kills. Called as ``points.reached(...)``, never imported by name, or the replacement would not be seen.
+have names, and ``hit`` is called at each. It does nothing: a process under test replaces it with a function that counts
+and kills. Called as ``crash_points.hit(...)``, never imported by name, or the replacement would not be seen.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ ALL: Final = (
 )
 
 
-def reached(_name: str) -> None:
-    """The work has come to a named place."""
+def hit(_name: str) -> None:
+    """The work has come to a crash point."""
