@@ -33,7 +33,7 @@ from rich.table import Table
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_testing.ports import free_ports
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command

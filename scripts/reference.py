@@ -115,7 +115,7 @@ def all_settings(root: Path) -> list[SettingsClass]:
 
 def broker_conf_keys(root: Path) -> dict[str, str]:
     """What works in a `broker.conf`: RocketMQ's key to our setting, read from the table of the broker's settings."""
-    tree = ast.parse((root / "broker/src/gantry_broker/settings.py").read_text())
+    tree = ast.parse((root / "broker/src/gantry_broker/setting_keys.py").read_text())
     for node in tree.body:
         is_table = isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_KEYS"
         if is_table and isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict):
@@ -125,7 +125,7 @@ def broker_conf_keys(root: Path) -> dict[str, str]:
                 for key, value in rows
                 if key is not None and isinstance(value, ast.Tuple)
             }
-    raise SystemExit("reference: gantry_broker.settings has no table _KEYS any more")
+    raise SystemExit("reference: gantry_broker.setting_keys has no table _KEYS any more")
 
 
 def settings_page(classes: list[SettingsClass], keys: dict[str, str]) -> str:

@@ -2,37 +2,23 @@
 
     file < command line
 
-Everything is read once, checked together, and passed on in small pieces. A setting we do not know, or one that asks
-for something this broker does not do, refuses to start and says which key it is and what to do: silently running with
-weaker promises than the file asks for is the one thing a broker must not do.
+Everything is read once (`setting_keys`), checked together (`settings_together`), and passed on in small pieces.
 """
 
-import inspect
-import logging
-import re
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from gantry_access import AccessMode, AccessSettings
-from gantry_broker import setting_kinds as kinds
-from gantry_broker.ha.settings import AckLevel, BrokerRole, Degrade, ReplicationSettings, RoleAtStart
-from gantry_broker.settings_together import SettingsError as SettingsError
-from gantry_broker.settings_together import check_together
+from gantry_access import AccessSettings
+from gantry_broker.ha.settings import ReplicationSettings
 from gantry_broker.store.settings import (
-    FlushSettings,
-    PoolSettings,
-    RetentionSettings,
     StoreSettings,
-    parse_delay_levels,
 )
 from gantry_remoting import (
     ClientTlsSettings,
     ListenerSettings,
     TlsMode,
     TlsSettings,
-    bare_host,
     join_address,
     listener_tls,
 )
@@ -40,7 +26,9 @@ from gantry_remoting.file_access import FileAccess
 from gantry_wire import WireLimits
 from gantry_wire.limits import HEADER_BYTES_MAX
 
-log = logging.getLogger(__name__)
+
+class SettingsError(ValueError):
+    """The settings cannot be used. The text names the keys and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,269 +367,3 @@ class BrokerSettings:
             is_server_verified=self.is_tls_server_verified,
             is_host_name_checked=self.is_tls_host_name_checked,
         )
-
-    def effective(self) -> dict[str, str]:
-        """Every setting by the name that `broker.conf` has for it. Holds no secret."""
-        values: dict[str, str] = {}
-        for key, (name, _) in _KEYS.items():
-            values[key] = _WRITTEN.get(key, kinds.written)(_lookup(self, name))
-        return values
-
-
-def _lookup(settings: BrokerSettings, path: str) -> Any:
-    value: Any = settings
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
-
-
-TOLERANT_KEY: Final = "ignoreUnknownSettings"
-
-_KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "brokerClusterName": ("cluster_name", kinds.name),
-    "brokerName": ("broker_name", kinds.name),
-    "brokerId": ("broker_id", kinds.whole(0)),
-    "brokerIP1": ("broker_ip", kinds.ip_address),
-    "brokerMasterIP": ("master_ip", kinds.ip_address),
-    "externalAddressPath": ("outside_path", str),
-    "memoryScope": ("memory_scope", str),
-    "bindAddress": ("listen_host", bare_host),
-    "listenPort": ("listen_port", kinds.PORT),
-    "fastListenPort": ("fast_port", kinds.whole(-1, 65535)),
-    "haListenPort": ("ha_port", kinds.whole(-1, 65535)),
-    "brokerIP2": ("ha_ip", kinds.ip_address),
-    "namesrvAddr": ("name_servers", kinds.addresses),
-    "storePathRootDir": ("store_path", str),
-    "fileAccess": ("file_access", kinds.one_of(FileAccess)),
-    "statusPagePath": ("status_page_path", str),
-    "liveSettingsPath": ("live_settings_path", str),
-    "ignoreUnknownSettings": ("is_tolerant", kinds.boolean),
-    "shutdownTimeout": ("shutdown_timeout_ms", kinds.whole(100)),
-    "registerNameServerPeriod": ("register_period_ms", kinds.whole(10_000, 60_000)),
-    "autoCreateTopicEnable": ("auto_create_topics", kinds.boolean),
-    "autoCreateSubscriptionGroup": ("auto_create_groups", kinds.boolean),
-    "defaultTopicQueueNums": ("default_topic_queues", kinds.whole(1, 1024)),
-    "maxMessageSize": ("message_bytes_max", kinds.whole(1, 15 * 1024 * 1024)),
-    "maxBatchMessages": ("batch_messages_max", kinds.POSITIVE),
-    "sendThreadPoolQueueCapacity": ("send_queue_capacity", kinds.POSITIVE),
-    "waitTimeMillsInSendQueue": ("wait_in_send_queue_ms", kinds.POSITIVE),
-    "osPageCacheBusyTimeOutMills": ("page_cache_busy_ms", kinds.POSITIVE),
-    "pullThreadPoolQueueCapacity": ("held_pulls_max", kinds.POSITIVE),
-    "maxHeldPullsPerConnection": ("held_pulls_per_connection_max", kinds.POSITIVE),
-    "maxPullBatchSize": ("pull_messages_max", kinds.whole(1, 10_000)),
-    "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", kinds.whole(1, 15 * 1024 * 1024)),
-    "maxTransferBytesOnRequest": ("pull_bytes_limit", kinds.whole(1, 15 * 1024 * 1024)),
-    "enablePropertyFilter": ("is_property_filter_enabled", kinds.boolean),
-    "useServerSideResetOffset": ("is_reset_kept", kinds.boolean),
-    "storeReplyMessageEnable": ("is_reply_stored", kinds.boolean),
-    "traceTopicEnable": ("is_trace_topic_made", kinds.boolean),
-    "msgTraceTopicName": ("trace_topic", kinds.topic),
-    "flushConsumerOffsetInterval": ("offsets_interval_ms", kinds.whole(100)),
-    "regionId": ("region", kinds.name),
-    "serverMaxConnections": ("connections_max", kinds.POSITIVE),
-    "serverMaxConnectionsPerAddress": ("connections_per_address_max", kinds.POSITIVE),
-    "serverChannelMaxIdleTimeMills": ("idle_timeout_ms", kinds.whole(1000)),
-    "frameMaxLength": ("frame_bytes_max", kinds.whole(1024, 16 * 1024 * 1024)),
-    "maxUnfinishedFrameBytes": ("unfinished_frame_bytes_max", kinds.POSITIVE),
-    "maxUnauthenticatedFrameBytes": ("unauthenticated_frame_bytes_max", kinds.POSITIVE),
-    "maxUnreadReplyBytes": ("unread_reply_bytes_max", kinds.POSITIVE),
-    "maxReadBytesPerTurn": ("turn_read_bytes_max", kinds.whole(64 * 1024)),
-    "maxDeferredAnswers": ("deferred_answers_max", kinds.POSITIVE),
-    "maxDeferredAnswersPerConnection": ("deferred_answers_per_connection_max", kinds.POSITIVE),
-    "tlsMode": ("tls_mode", kinds.tls_mode),
-    "tlsServerCertPath": ("tls_certificate", str),
-    "tlsServerKeyPath": ("tls_key", str),
-    "tlsServerTrustCertPath": ("tls_authority", str),
-    "tlsServerNeedClientAuth": ("tls_needs_client_certificate", kinds.boolean),
-    "tlsEnable": ("is_tls_enabled", kinds.boolean),
-    "tlsClientCertPath": ("tls_client_certificate", str),
-    "tlsClientKeyPath": ("tls_client_key", str),
-    "tlsClientTrustCertPath": ("tls_client_authority", str),
-    "tlsClientAuthServer": ("is_tls_server_verified", kinds.boolean),
-    "tlsClientCheckHostName": ("is_tls_host_name_checked", kinds.boolean),
-    "mappedFileSizeCommitLog": ("store.mapped_file_size_commit_log", kinds.whole(4096)),
-    "mappedFileSizeConsumeQueue": ("store.mapped_file_size_consume_queue", kinds.whole(20)),
-    "messageIndexEnable": ("store.is_index_enabled", kinds.boolean),
-    "maxHashSlotNum": ("store.max_hash_slot_num", kinds.POSITIVE),
-    "maxIndexNum": ("store.max_index_num", kinds.whole(2)),
-    "rejectTransactionMessage": ("rejects_transactions", kinds.boolean),
-    "transactionTimeOut": ("transaction_timeout_ms", kinds.POSITIVE),
-    "transactionCheckMax": ("transaction_check_max", kinds.POSITIVE),
-    "transactionCheckInterval": ("transaction_check_interval_ms", kinds.POSITIVE),
-    "messageDelayLevel": ("store.delay_levels_ms", parse_delay_levels),
-    "scrubBytesPerSecond": ("store.scrub_bytes_per_second", kinds.whole(0)),
-    "healWait": ("store.heal_wait_ms", kinds.whole(0)),
-    "flushDiskType": ("store.flush.is_sync", kinds.flush_type),
-    "flushCommitLogTimed": ("store.flush.is_timed", kinds.boolean),
-    "syncFlushTimeout": ("sync_flush_timeout_ms", kinds.POSITIVE),
-    "transientStorePoolEnable": ("store.pool.is_enabled", kinds.boolean),
-    "transientStorePoolSize": ("store.pool.buffers_count", kinds.whole(1, 1024)),
-    "transientStorePoolPath": ("store.pool.path", str),
-    "commitIntervalCommitLog": ("store.pool.commit_interval_ms", kinds.POSITIVE),
-    "commitCommitLogLeastPages": ("store.pool.commit_pages_min", kinds.whole(0)),
-    "commitCommitLogThoroughInterval": ("store.pool.commit_thorough_interval_ms", kinds.POSITIVE),
-    "fileReservedTime": ("store.retention.reserved_hours", kinds.whole(1, 24 * 3660)),
-    "deleteWhen": ("store.retention.delete_hours", kinds.hours),
-    "diskMaxUsedSpaceRatio": ("store.retention.used_percent_max", kinds.whole(10, 95)),
-    "diskSpaceCleanForciblyRatio": ("store.retention.forced_percent", kinds.whole(10, 99)),
-    "diskSpaceWarningLevelRatio": ("store.retention.full_percent", kinds.whole(10, 99)),
-    "deleteUnconsumed": ("store.retention.is_unconsumed_deleted", kinds.boolean),
-    "cleanResourceInterval": ("store.retention.interval_ms", kinds.whole(100)),
-    "flushIntervalCommitLog": ("store.flush.flush_interval_ms", kinds.POSITIVE),
-    "flushCommitLogLeastPages": ("store.flush.flush_pages_min", kinds.whole(0)),
-    "flushCommitLogThoroughInterval": ("store.flush.flush_thorough_interval_ms", kinds.POSITIVE),
-    "brokerRole": ("ha.role", kinds.one_of(BrokerRole)),
-    "roleAtStart": ("ha.role_at_start", kinds.one_of(RoleAtStart)),
-    "inSyncReplicas": ("ha.in_sync_replicas", kinds.whole(1, 32)),
-    "slaveTimeout": ("ha.slave_timeout_ms", kinds.POSITIVE),
-    "haMaxGapNotInSync": ("ha.gap_bytes_max", kinds.POSITIVE),
-    "haAckLevel": ("ha.ack_level", kinds.one_of(AckLevel)),
-    "haDegrade": ("ha.degrade", kinds.one_of(Degrade)),
-    "haMasterAddress": ("ha.master_address", kinds.address),
-    "haClassicPeers": ("ha.is_classic_allowed", kinds.boolean),
-    "haMasterIsClassic": ("ha.is_master_classic", kinds.boolean),
-    "haMasterBrokerAddress": ("ha.classic_broker_address", kinds.address),
-    "haElectable": ("ha.electable", kinds.slave_ids),
-    "haGrant": ("ha.grant_ms", kinds.whole(1_000, 60_000)),
-    "haSecretPath": ("ha.secret_path", str),
-    "haTlsCertPath": ("ha.tls_certificate", str),
-    "haTlsKeyPath": ("ha.tls_key", str),
-    "haTlsTrustCertPath": ("ha.tls_authority", str),
-    "slaveReadEnable": ("ha.is_slave_read_suggested", kinds.boolean),
-    "accessMessageInMemoryMaxRatio": ("ha.memory_percent_max", kinds.whole(1, 95)),
-    "controlSocketPath": ("ha.control_path", str),
-    "aclEnable": ("access.is_enabled", kinds.boolean),
-    "aclFile": ("access.file", str),
-    "aclMode": ("access.mode", kinds.one_of(AccessMode)),
-    "aclTimeWindow": ("access.window_ms", kinds.whole(1_000, 3_600_000)),
-    "aclCredentialsPath": ("access.credentials", str),
-}
-
-_WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
-    "flushDiskType": kinds.FLUSH_TYPES.__getitem__,
-    "messageDelayLevel": lambda levels: " ".join(f"{ms // 1000}s" for ms in levels),
-}
-"""How the value of a key is written where it is not obvious from its type."""
-
-_FIXED: Final[dict[str, tuple[str, str]]] = {
-    "timerWheelEnable": ("false", "arbitrary delays would not be kept; delay levels work"),
-    "longPollingEnable": ("true", "pulls are always held"),
-    "brokerFastFailureEnable": ("true", "flow control is always on"),
-}
-"""RocketMQ's switches that have one position here, and the promise at stake in the other."""
-
-_LATER: Final[dict[str, str]] = {
-    "storePathCommitLog": "the log lies in storePathRootDir/commitlog",
-}
-"""Keys of RocketMQ that would be believed and not obeyed; said apart from those that nobody knows."""
-
-
-def parse_properties_file(text: str) -> dict[str, str]:
-    """`key=value` lines; `#` and `!` begin comments."""
-    pairs: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
-        key, separator, value = line.partition("=")
-        if not separator or not key.strip():
-            raise SettingsError(f"line {number}: {line[:80]!r} is not key=value")
-        if key.strip() in pairs:
-            raise SettingsError(f"line {number}: {key.strip()} is set twice")
-        pairs[key.strip()] = value.strip()
-    return pairs
-
-
-def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
-    """The settings that these keys ask for. Raises SettingsError naming what is wrong."""
-    values: dict[str, Any] = {}
-    for key, text in pairs.items():
-        if key in _FIXED:
-            _check_fixed(key, text)
-            continue
-        if key in _LATER:
-            raise SettingsError(f"{key}={text} has no effect in this broker ({_LATER[key]}); remove it")
-        if key not in _KEYS:
-            if tolerates(pairs):
-                continue
-            raise SettingsError(f"{key} is not a setting of this broker; `gantry broker --settings` lists them")
-        name, read = _KEYS[key]
-        try:
-            values[name] = read(text)
-        except ValueError as error:
-            reason = "write a whole number" if str(error).startswith("invalid literal") else error
-            raise SettingsError(f"{key}={text}: {reason}") from error
-    settings = _assemble(values, dict(pairs))
-    check_together(settings)
-    return settings
-
-
-def tolerates(pairs: Mapping[str, str]) -> bool:
-    """Whether keys are left out that this version does not know."""
-    return pairs.get(TOLERANT_KEY, "").lower() == "true"
-
-
-def unknown_keys(pairs: Mapping[str, str]) -> list[str]:
-    """Keys that this version does not know."""
-    return sorted(pairs.keys() - _KEYS.keys() - _FIXED.keys() - _LATER.keys())
-
-
-def _check_fixed(key: str, text: str) -> None:
-    only, stake = _FIXED[key]
-    if text.strip().lower() != only.lower():
-        raise SettingsError(f"{key}={text} is not supported yet ({stake}); remove it or write {key}={only}")
-
-
-def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
-    def part(prefix: str) -> dict[str, Any]:
-        """The values of one dataclass, by its own field names."""
-        return {
-            name.removeprefix(prefix): value
-            for name, value in values.items()
-            if name.startswith(prefix) and "." not in name.removeprefix(prefix)
-        }
-
-    top = {name: value for name, value in values.items() if "." not in name}
-    try:
-        store = StoreSettings(
-            **part("store."),
-            flush=FlushSettings(**part("store.flush.")),
-            pool=PoolSettings(**part("store.pool.")),
-            retention=RetentionSettings(**part("store.retention.")),
-        )
-        ha, access = ReplicationSettings(**part("ha.")), AccessSettings(**part("access."))
-        return BrokerSettings(**top, store=store, ha=ha, access=access, given=given)
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
-
-
-def describe_settings() -> list[tuple[str, str, str]]:
-    """(key, default, explanation) of every setting, for `--settings` and the documentation."""
-    texts = {
-        **_field_texts(BrokerSettings),
-        **_field_texts(StoreSettings, "store."),
-        **_field_texts(FlushSettings, "store.flush."),
-        **_field_texts(PoolSettings, "store.pool."),
-        **_field_texts(RetentionSettings, "store.retention."),
-        **_field_texts(ReplicationSettings, "ha."),
-        **_field_texts(AccessSettings, "access."),
-    }
-    defaults = BrokerSettings(broker_name="the host's name")
-    return [
-        (key, _WRITTEN.get(key, kinds.written)(_lookup(defaults, name)), re.sub(rf"^{key}\W*", "", texts.get(name, "")))
-        for key, (name, _) in _KEYS.items()
-    ]
-
-
-def _field_texts(kind: type, prefix: str = "") -> dict[str, str]:
-    """The docstrings under the fields of a settings class, read from its source."""
-
-    source = inspect.getsource(kind)
-    texts: dict[str, str] = {}
-    for item in fields(kind):
-        match = re.search(
-            rf'^    {item.name}: [^\n]*(?:\n[^\n"]*)??\n    """(.*?)"""', source, re.MULTILINE | re.DOTALL
-        )
-        if match is not None:
-            texts[prefix + item.name] = " ".join(match[1].split())
-    return texts

@@ -5,20 +5,13 @@ A contradiction refuses the start and names the keys, since whoever wrote one of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gantry_broker.ha.settings import BrokerRole, RoleAtStart
-
-if TYPE_CHECKING:
-    from gantry_broker.settings import BrokerSettings
-
+from gantry_broker.settings import BrokerSettings, SettingsError
 
 REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
 """What a pull may be answered with, at most: maxTransferBytesOnRequest is 15 MiB or less."""
-
-
-class SettingsError(ValueError):
-    """The settings cannot be used. The text names the keys and the remedy."""
 
 
 def check_together(settings: BrokerSettings) -> None:

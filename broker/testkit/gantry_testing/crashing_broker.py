@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Final, NamedTuple, final
 
 from gantry_broker import __main__ as broker
-from gantry_broker import settings
+from gantry_broker import setting_keys
 from gantry_broker.store import crash_points
 from gantry_broker.store.dispatcher import Dispatcher
 from gantry_broker.store.opening import OpenPools
@@ -113,7 +113,7 @@ def main() -> int:
         replace(crash_points, "hit", counter.hit)
     if options.point_interval is not None:
         often = {"recovery_point_interval_ms": options.point_interval, "checkpoint_interval_ms": options.point_interval}
-        replace(settings, "FlushSettings", functools.partial(FlushSettings, **often))
+        replace(setting_keys, "FlushSettings", functools.partial(FlushSettings, **often))
     if options.without is not None:
         replace(*GUARDS[options.without])
     return broker.main([word for word in options.arguments if word != "--"])

@@ -19,7 +19,7 @@ import uvloop
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import Clock, Disk, RealDisk, SystemClock
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_remoting import Channel, ConnectionClosed
 from gantry_testing.ports import free_ports
 from gantry_wire import Command, RequestCode

@@ -8,7 +8,8 @@ import pytest
 
 from gantry_access import AccessMode
 from gantry_broker.errors import AccessFilesUnusable
-from gantry_broker.settings import SettingsError, broker_settings
+from gantry_broker.setting_keys import broker_settings
+from gantry_broker.settings import SettingsError
 from gantry_testing.accounts import guarded_broker, write_accounts
 
 CONTRADICTIONS = [

@@ -21,7 +21,7 @@ from damage.kinds import POOL, STORE
 from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_status.orders import HaRole, HaStatus, OrderRefused
 from gantry_testing.local import local_conf
 from gantry_testing.slowness import patience

@@ -16,7 +16,8 @@ from gantry_broker.ha.classic.follower import ClassicFollower
 from gantry_broker.ha.classic.questions import BadAnswer, Questions
 from gantry_broker.ha.classic.tables import ClassicTables
 from gantry_broker.ha.frames import Table
-from gantry_broker.settings import SettingsError, broker_settings
+from gantry_broker.setting_keys import broker_settings
+from gantry_broker.settings import SettingsError
 from gantry_remoting import CommandService, Connection, Listener, ListenerSettings
 from gantry_status.orders import HaRole
 from gantry_testing.local import GROUP, TOPIC, dialogue, expire, running_broker, wait_until

@@ -20,7 +20,7 @@ from gantry_broker.ha.data_completeness import (
 )
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.roles.replication_rates import WINDOWS, PeakRate
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.write_pool import NO_POOL, PoolStatus

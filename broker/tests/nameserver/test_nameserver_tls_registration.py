@@ -9,8 +9,8 @@ import pytest
 import trustme
 
 from gantry_broker.app import Broker
+from gantry_broker.setting_keys import broker_settings
 from gantry_broker.settings import SettingsError as BrokerSettingsError
-from gantry_broker.settings import broker_settings
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings, SettingsError, with_entries
 from gantry_remoting import TlsMode

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from gantry_access import SignatureKind, signer
-from gantry_broker.settings import SettingsError, broker_settings
+from gantry_broker.setting_keys import broker_settings
+from gantry_broker.settings import SettingsError
 from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_nameserver.settings import SettingsError as NameServerSettingsError
 from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings

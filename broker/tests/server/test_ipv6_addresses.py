@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from gantry_broker.settings import SettingsError, broker_settings
+from gantry_broker.setting_keys import broker_settings
+from gantry_broker.settings import SettingsError
 from gantry_remoting import (
     Channel,
     CommandService,

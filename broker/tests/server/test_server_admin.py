@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
+from gantry_broker.setting_keys import effective_settings
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import (
     GROUP,
@@ -337,7 +338,7 @@ async def test_the_broker_says_how_it_is_set(broker: Broker, client: Dialogue) -
     for_tools = {"traceOn", "useTLS", "clientCallbackExecutorThreads"}
     assert for_tools <= lines.keys()
     assert {key: value for key, value in lines.items() if key not in for_tools} == {
-        **broker.settings.effective(),
+        **effective_settings(broker.settings),
         **resolved,
     }
     assert lines["brokerName"] == "test-broker"

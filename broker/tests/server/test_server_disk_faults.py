@@ -8,7 +8,7 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import StoreFailed
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import Dialogue, dialogue, local_conf, wait_until

@@ -11,7 +11,8 @@ from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.core import live_settings
 from gantry_broker.server.core.live_settings import CHANGEABLE
-from gantry_broker.settings import BrokerSettings, broker_settings
+from gantry_broker.setting_keys import broker_settings, effective_settings
+from gantry_broker.settings import BrokerSettings
 from gantry_testing.local import Dialogue, dialogue, local_conf, running_broker, tree
 from gantry_wire import Command, RequestCode, ResponseCode
 
@@ -289,5 +290,5 @@ async def test_an_unassigned_broker_takes_settings(tmp_path: Path) -> None:
 
 def test_samples_are_no_defaults() -> None:
     """A key that did not change would show the default, and a test above would not notice."""
-    defaults = BrokerSettings().effective()
+    defaults = effective_settings(BrokerSettings())
     assert {key for key in CHANGEABLE if SAMPLES[key] == defaults[key]} == set()

@@ -15,7 +15,7 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_cli.rates import read_facts
 from gantry_status import LogRange
 from gantry_status.orders import HaRole, OrderRefused

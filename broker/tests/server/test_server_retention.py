@@ -12,7 +12,7 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.ports import DiskSpace
 from gantry_broker.server.admin.retention import DiskStatus
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import GROUP, ROOMY, TOPIC, Dialogue, dialogue, local_conf, properties_text, wait_until

@@ -16,7 +16,7 @@ from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.pull import visibility
 from gantry_broker.server.roles import roles
 from gantry_broker.server.roles.role_status import compared_needed
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_status.orders import HaRole, OrderRefused
 from gantry_testing.local import TOPIC, Dialogue, dialogue, expire, local_conf, properties_text, wait_until
 from gantry_wire import RequestCode, ResponseCode

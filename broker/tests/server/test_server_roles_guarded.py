@@ -9,7 +9,7 @@ import trustme
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_testing.local import dialogue, local_conf, wait_until
 from gantry_wire import ResponseCode
 

@@ -6,13 +6,8 @@ import re
 import pytest
 
 from gantry_broker.logs import FactFormatter
-from gantry_broker.settings import (
-    BrokerSettings,
-    SettingsError,
-    broker_settings,
-    describe_settings,
-    parse_properties_file,
-)
+from gantry_broker.setting_keys import broker_settings, describe_settings, effective_settings, parse_properties_file
+from gantry_broker.settings import BrokerSettings, SettingsError
 from gantry_remoting import TlsMode
 from gantry_testing.tree import ROOT
 
@@ -79,9 +74,9 @@ def test_effective_settings_make_the_same_broker() -> None:
     first = broker_settings(
         {"brokerName": "a", "messageDelayLevel": "1s 2m", "tlsMode": "disabled", "maxMessageSize": "9"}
     )
-    given = {key: value for key, value in first.effective().items() if value != ""}
+    given = {key: value for key, value in effective_settings(first).items() if value != ""}
 
-    assert broker_settings(given).effective() == first.effective()
+    assert effective_settings(broker_settings(given)) == effective_settings(first)
 
 
 UNSUPPORTED = [
@@ -217,7 +212,7 @@ def test_every_key_is_explained() -> None:
     described = describe_settings()
     page = (ROOT / "docs/settings.md").read_text()
 
-    assert [key for key, _, _ in described] == list(BrokerSettings().effective())
+    assert [key for key, _, _ in described] == list(effective_settings(BrokerSettings()))
     assert [key for key, _, text in described if len(text.split()) < 3] == []
     assert [key for key, _, _ in described if key not in page] == []
     assert {key: default for key, default, _ in described}["listenPort"] == "10911"

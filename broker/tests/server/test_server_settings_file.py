@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
+from gantry_broker.setting_keys import effective_settings
 from gantry_testing.local import dialogue, running_broker
 from gantry_wire import Command, RequestCode, ResponseCode
 
@@ -43,7 +44,7 @@ def remove(path: Path) -> None:
 
 def now(broker: Broker, key: str) -> str:
     """What holds."""
-    return broker.core.live.now.effective()[key]
+    return effective_settings(broker.core.live.now)[key]
 
 
 async def change(broker: Broker, text: str) -> Command:
@@ -60,7 +61,7 @@ async def test_the_file_holds_from_the_start_and_follows_its_edits(broker: Broke
     await broker.settings_file.reload()
 
     assert (now(broker, "fileReservedTime"), now(broker, "maxPullBatchSize")) == ("24", "64")
-    assert broker.settings.effective()["maxPullBatchSize"] == "64"
+    assert effective_settings(broker.settings)["maxPullBatchSize"] == "64"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from gantry_broker.errors import BrokerError, StoreLocked
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.admin.status import StatusPublisher
 from gantry_broker.server.admin.status_thread import OpenPage, PageUnusable
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store import record_taker, recovery
 from gantry_status import (
     Medium,

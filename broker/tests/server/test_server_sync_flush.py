@@ -14,7 +14,7 @@ from gantry_broker.app import Broker
 from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.send import ack_gate as module
 from gantry_broker.server.send.ack_gate import AckGate, SendState, with_code
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.log_end import decode_log_end
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import FaultyDisk

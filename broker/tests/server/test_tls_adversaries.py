@@ -17,7 +17,7 @@ import trustme
 
 from gantry_broker.ha import tls_port
 from gantry_broker.server.core.tls import BrokerTls
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting import CertificateSource, Channel, CommandService, Listener, ListenerSettings

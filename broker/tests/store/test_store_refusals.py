@@ -13,7 +13,7 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_testing.local import dialogue, local_conf
 
 LOG_SIZE = 128 * 1024

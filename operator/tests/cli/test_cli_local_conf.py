@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_spec.broker_conf import Place, broker_conf, broker_name, cluster_name, conf_text, template_of
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.manifest.group import Spec

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gantry_broker.settings import broker_settings
+from gantry_broker.setting_keys import broker_settings
 from gantry_cli.main import cli
 from gantry_cli.migrate.checks import Kind, Seen, findings
 from gantry_cli.migrate.plan import bring, follow_up, free_number, master_of, only_name

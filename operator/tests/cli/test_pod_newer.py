@@ -20,7 +20,8 @@ from click.testing import CliRunner
 from gantry_admin.__main__ import parsed
 from gantry_admin.upkeep import understood
 from gantry_broker.errors import ConfigCorrupt
-from gantry_broker.settings import SettingsError, broker_settings, unknown_keys
+from gantry_broker.setting_keys import broker_settings, effective_settings, unknown_keys
+from gantry_broker.settings import SettingsError
 from gantry_cli.main import cli
 from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_nameserver.settings import SettingsError as NameServerSettingsError
@@ -100,7 +101,7 @@ async def test_a_file_of_settings_of_a_newer_operator_holds_as_far_as_it_is_know
     async with running_broker(
         tmp_path / "store", liveSettingsPath=str(path), ignoreUnknownSettings=is_tolerant, maxPullBatchSize="32"
     ) as broker:
-        now = broker.core.live.now.effective()
+        now = effective_settings(broker.core.live.now)
 
     assert (now["maxPullBatchSize"], now["flushDiskType"]) == (batch, "ASYNC_FLUSH")
 

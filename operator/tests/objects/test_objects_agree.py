@@ -10,7 +10,7 @@ from objects_scene import EVERYTHING, broker_sets, containers, group, of_kind, r
 
 from gantry_admin.__main__ import parser
 from gantry_broker.server.core.live_settings import CHANGEABLE, check_changeable
-from gantry_broker.settings import broker_settings, parse_properties_file
+from gantry_broker.setting_keys import broker_settings, parse_properties_file
 from gantry_cli.pod.member import with_own
 from gantry_operator.objects import configuration, names
 from gantry_operator.objects.base import Object

@@ -14,6 +14,7 @@ from edit_world.rows_of_brokers import LIVE
 from edit_world.table import ROWS
 from objects_scene import EVERYTHING, broker_sets, facts, group, of_kind, rendered, template_hash
 
+from gantry_broker.setting_keys import effective_settings
 from gantry_broker.settings import BrokerSettings
 from gantry_operator.objects import ShardFacts, configuration
 from gantry_operator.objects.base import Object
@@ -180,7 +181,7 @@ def test_no_line_of_a_broker_undoes_what_a_field_decides() -> None:
 
     assert {line.partition("=")[0] for line in lines} | own <= OURS | SAID_TWICE
     assert not OURS & SAID_TWICE
-    assert BrokerSettings().effective().keys() >= OURS, "and each is a key that there is"
+    assert effective_settings(BrokerSettings()).keys() >= OURS, "and each is a key that there is"
 
 
 def test_what_is_seen_of_a_group_changes_no_template() -> None:

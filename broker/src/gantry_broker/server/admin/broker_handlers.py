@@ -12,7 +12,8 @@ from gantry_broker.server.core.live_settings import NotChangeable
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.pull.pull_hold import PullHold
-from gantry_broker.settings import BrokerSettings, SettingsError, parse_properties_file
+from gantry_broker.setting_keys import effective_settings, parse_properties_file
+from gantry_broker.settings import BrokerSettings, SettingsError
 from gantry_remoting import Connection, Listener
 from gantry_remoting.closings import CloseReason
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -72,7 +73,7 @@ class BrokerHandlers:
     def config(self, command: Command, connection: Connection) -> Command:
         """The settings that hold now in broker.conf's form, and which of them were changed at run time."""
         live = self._core.live
-        listed = {**live.now.effective(), **_resolved(live.now)}
+        listed = {**effective_settings(live.now), **_resolved(live.now)}
         lines = [f"{name}={value}" for name, value in sorted(listed.items())]
         ext = {"version": write_document(live.version).decode(), "changedAtRunTime": ";".join(live.changed)}
         return command.reply(ext=ext, body="\n".join(lines).encode())

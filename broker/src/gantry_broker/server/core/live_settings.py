@@ -21,7 +21,8 @@ from typing import Final, final
 import msgspec
 
 from gantry_broker.errors import ConfigCorrupt
-from gantry_broker.settings import BrokerSettings, SettingsError, broker_settings, parse_properties_file
+from gantry_broker.setting_keys import broker_settings, effective_settings, parse_properties_file
+from gantry_broker.settings import BrokerSettings, SettingsError
 from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.existing import LOG_SIZE_KEY, QUEUE_SIZE_KEY
 from gantry_remoting import read_small_file
@@ -135,7 +136,7 @@ class LiveSettings:
         kept = {key: value for key, value in self._kept.items() if key not in self._insisted}
         mounted = {key: value for key, value in entries.items() if key not in self._insisted}
         settings = self._with({**kept, **mounted})
-        before, now = self.now.effective(), settings.effective()
+        before, now = effective_settings(self.now), effective_settings(settings)
         self._mounted, self.now = dict(entries), settings
         moves = {key: f"{before[key]} -> {now[key]}" for key in sorted(now) if before[key] != now[key]}
         if moves:
@@ -161,7 +162,7 @@ class LiveSettings:
             await asyncio.to_thread(self._file.save, msgspec.to_builtins(document, str_keys=True))
             if self._mounted is not mounted:  # a file has changed some meanwhile: it wins
                 settings = self._with({k: v for k, v in {**kept, **self._mounted}.items() if k not in insisted})
-            before, now = self.now.effective(), settings.effective()
+            before, now = effective_settings(self.now), effective_settings(settings)
             self._kept, self.version, self.now = kept, version, settings
             self._insisted.intersection_update(insisted)
             moves = {key: f"{before[key]} -> {now[key]}" for key in sorted(entries) if before[key] != now[key]}
@@ -197,7 +198,7 @@ class LiveSettings:
 
 def check_changeable(keys: Collection[str]) -> None:
     """Raises ``NotChangeable`` that names each key that may not change, and why."""
-    known = BrokerSettings().effective().keys()
+    known = effective_settings(BrokerSettings()).keys()
     refused = [
         f"{key[:KEY_CHARACTERS_SHOWN]} ({_REASONS.get(key) or (_AT_START if key in known else _UNKNOWN)})"
         for key in sorted(keys)
