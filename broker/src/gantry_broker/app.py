@@ -73,11 +73,11 @@ from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
 from gantry_broker.server.transactions.handlers import TransactionHandlers
 from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
-from gantry_broker.store.abort_marker import AbortMarker
 from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.message_store import MessageStore
+from gantry_broker.store.opening import AbortMarker
 from gantry_remoting import Connection, Listener
 from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_status import Phase, Role, SlaveStatus

@@ -11,7 +11,7 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.server.core.statistics import IDLE_MS_MAX, Snapshot, Statistics
 from gantry_broker.server.core.stats import BOUNDS_MS, DailyTotals, PutTimes, Totals
-from gantry_broker.store.tallies import Tally
+from gantry_broker.store.consume_queue import Tally
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
 from gantry_wire import RequestCode

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.ports.real_disk import RealFile
-from gantry_broker.store.gathering import PATIENCE_MS_MAX, Gathering
+from gantry_broker.store.flusher import PATIENCE_MS_MAX, Gathering
 from gantry_broker.store.worker import Worker
 from gantry_testing.store_world import TINY, make_world
 

@@ -14,7 +14,6 @@ from gantry_broker.ha.store_log import StoreReader
 from gantry_broker.store import crash_points
 from gantry_broker.store.checkpoint import CheckpointFacts, decode_checkpoint, encode_checkpoint
 from gantry_broker.store.copying import CopyRefused
-from gantry_broker.store.filler import filler_head
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.loss import (
     AcceptedLoss,
@@ -23,6 +22,7 @@ from gantry_broker.store.loss import (
     LostRange,
     Vouched,
     describe_missing,
+    filler_head,
     find_missing,
     missing_bytes,
     vouched_range,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.ports import RealDisk
-from gantry_broker.store.file_age import newest_store_time
 from gantry_broker.store.reader import ReadStatus
+from gantry_broker.store.removal import newest_store_time
 from gantry_broker.store.settings import PoolSettings
 from gantry_testing.head import remove_before, remove_files, write_point
 from gantry_testing.store_world import TINY, StoreWorld, make_world

@@ -8,7 +8,7 @@ import pytest
 
 from gantry_broker.errors import QueueRebuilding
 from gantry_broker.store.queue_repair import QueueRepair
-from gantry_broker.store.unit_sums import UnitSums
+from gantry_broker.store.queue_sums import UnitSums
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import decode_records

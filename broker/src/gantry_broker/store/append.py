@@ -13,12 +13,15 @@ before the first byte of the log is written, and then the queues' cursors are pu
 Every record is sealed (see ``gantry_wire.seal``). The checksum needs the record in one piece, so its parts are joined
 on the spot; that and the second pass over the body cost 0.7 microseconds for a record of 350 bytes and 1.0 for one of
 1250. Tables of ready digits save nothing once they have pushed other things out of the processor's cache.
+
+Statistics by topic cost a message nothing: when a batch is in the log, its bytes and the ends of its queues are known
+anyway (``tally_batch``), and only a batch of several topics is gone through again (``tally_each``).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import sub
 from typing import Final
 
@@ -29,13 +32,14 @@ from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.mapped_file import MappedFile
-from gantry_broker.store.tallies import tally_batch, tally_each
 from gantry_wire.checksum import crc32
 from gantry_wire.message import CRC_MASK, FLAG_STORE_HOST_V6, RECORD_PREFIX_V4
 from gantry_wire.properties import PAIR_END
 from gantry_wire.seal import SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_MAX, sealable_properties
 
 BLANK_BYTES: Final = 8
+PREPARED: Final = 0x4
+"""A record with this flag is in no queue."""
 _PREFIX: Final = {
     (born, store): struct.Struct(f">iiiiiqqiq{born}sq{store}siqi").pack for born in (8, 20) for store in (8, 20)
 }
@@ -200,3 +204,30 @@ def roll(log: CommitLog) -> None:
     crash_points.hit(crash_points.MID_ROLL)
     log.use(file, 0)
     log.advance(file.base_offset)
+
+
+def tally_batch(touched: Mapping[ConsumeQueue, int], record_bytes: int) -> bool:
+    """A batch was appended: its queues with their ends before, and how many bytes its records have together.
+
+    False for a batch of several topics, of which nothing is counted: it is one for ``tally_each``.
+    """
+    first, count = None, 0
+    for queue, before in touched.items():
+        if first is None:
+            first = queue.tally
+        elif queue.tally is not first:
+            return False
+        count += queue.end - before
+    if first is not None:
+        first.count += count
+        first.size += record_bytes
+    return True
+
+
+def tally_each(drafts: Sequence[Draft], sizes: Iterable[int]) -> None:
+    """A batch of several topics was appended, with records of these sizes."""
+    for draft, size in zip(drafts, sizes, strict=True):
+        if not draft[3] & PREPARED:
+            tally = draft[0].tally
+            tally.count += 1
+            tally.size += size

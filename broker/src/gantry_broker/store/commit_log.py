@@ -29,7 +29,7 @@ from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, write_fully
 from gantry_broker.store import crash_points
 from gantry_broker.store.file_queue import FileQueue
-from gantry_broker.store.filler import HEAD_BYTES, filler_head, is_accepted_filler, is_filler
+from gantry_broker.store.loss import FILLER_HEAD_BYTES, filler_head, is_accepted_filler, is_filler
 from gantry_broker.store.mapped_file import Extent, MappedFile, full_disk_is_store_full
 from gantry_broker.store.retention import has_room_for
 from gantry_broker.store.settings import StoreSettings
@@ -129,7 +129,7 @@ class CommitLog:
         self.files.load(setting="mappedFileSizeCommitLog", is_derived=False, fill=self._create_filler)
         self.fillers = []
         for file in self.files.files:
-            head = file.file.pread(HEAD_BYTES, 0)
+            head = file.file.pread(FILLER_HEAD_BYTES, 0)
             if is_filler(head, self.file_size):
                 self.fillers.append((file.base_offset, is_accepted_filler(head, self.file_size)))
                 continue
@@ -147,13 +147,13 @@ class CommitLog:
 
     def _create_filler(self, base_offset: int, *, is_accepted: bool = False) -> MappedFile:
         """A file that stands for a lost one, durably. Raises ``StoreFull``."""
-        file = self.files.create(base_offset, reserve=HEAD_BYTES)
+        file = self.files.create(base_offset, reserve=FILLER_HEAD_BYTES)
         self._mark_filler(file, is_accepted=is_accepted)
         self.files.disk.sync_directory(self.files.directory)
         return file
 
     def _mark_filler(self, file: MappedFile, *, is_accepted: bool) -> None:
-        file.reserve(HEAD_BYTES)
+        file.reserve(FILLER_HEAD_BYTES)
         write_fully(file.file, filler_head(self.file_size, is_accepted=is_accepted), 0)
         file.file.sync()
 

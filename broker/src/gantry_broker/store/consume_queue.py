@@ -24,12 +24,9 @@ from typing import Final, final
 from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.file_queue import FileQueue
-from gantry_broker.store.mapped_file import MappedFile
-from gantry_broker.store.queue_sums import QueueSums, SumsBudget
-from gantry_broker.store.scrub import scrub
+from gantry_broker.store.mapped_file import MappedFile, scrub
+from gantry_broker.store.queue_sums import QueueSums, SumsBudget, UnitSums
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES
-from gantry_broker.store.tallies import Tally
-from gantry_broker.store.unit_sums import UnitSums
 from gantry_store_files.queue_units import FILLER_SIZE, UNIT, has_expired
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, RECORD_BYTES_MIN
@@ -39,6 +36,27 @@ __all__ = ["FILLER_SIZE", "FILLER_UNIT", "UNIT", "ConsumeQueue"]
 assert UNIT.size == CONSUME_UNIT_BYTES
 FILLER_UNIT: Final = UNIT.pack(0, FILLER_SIZE, 0)
 _EMPTY_VIEW: Final = memoryview(bytearray(0))
+
+
+@final
+class Tally:
+    """What was appended to one topic since this start. Owned by the loop's thread.
+
+    A topic's queues share one tally, from the first of them until the topic is deleted. What a slave copies is not
+    counted: its master was asked to store it.
+    """
+
+    __slots__ = ("count", "size")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Messages."""
+
+        self.size = 0
+        """Bytes of their records."""
+
+    def __repr__(self) -> str:
+        return f"<Tally count={self.count} size={self.size}>"
 
 
 @final

@@ -22,7 +22,7 @@ from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog, Span
 from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
-from gantry_broker.store.filler import HEAD_BYTES, is_zero
+from gantry_broker.store.loss import FILLER_HEAD_BYTES, is_zero
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import record_facts
@@ -175,10 +175,10 @@ class LogCopier:
         if log.blanks.get(base, offset) < offset:
             rest = view
         else:
-            is_large = len(view) < end - offset and len(view) >= HEAD_BYTES
+            is_large = len(view) < end - offset and len(view) >= FILLER_HEAD_BYTES
             if not is_large or BLANK_RECORD.unpack_from(view) != (end - offset, BLANK_MAGIC):
                 return False
-            rest = view[HEAD_BYTES:]
+            rest = view[FILLER_HEAD_BYTES:]
             log.blanks[base] = offset
         if offset + len(view) > end or not is_zero(rest):
             raise CopyRefused(f"what lies at {offset} does not belong to a blank record")

@@ -37,7 +37,7 @@ from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.identity import StoreIdentity
-from gantry_broker.store.replay_execute import SET_ASIDE
+from gantry_broker.store.replay import SET_ASIDE
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
 from gantry_store_files.segments import parse_segment_name, segment_name
 from gantry_wire.message import PHYSICAL_OFFSET_POSITION, RECORD_BYTES_MIN, check_record

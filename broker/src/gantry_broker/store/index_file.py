@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, final
 
 from gantry_broker.ports.disk import Disk, DiskFile
-from gantry_broker.store.mapped_file import full_disk_is_store_full
-from gantry_broker.store.scrub import scrub
+from gantry_broker.store.mapped_file import full_disk_is_store_full, scrub
 from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
 
 HEADER: Final = struct.Struct(">qqqqii")

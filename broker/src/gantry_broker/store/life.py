@@ -20,7 +20,6 @@ from gantry_broker.errors import StoreFailed, StoreLocked, StoreUnusable, descri
 from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, DiskLock
-from gantry_broker.store.abort_marker import AbortMarker
 from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.committer import Committer
@@ -51,6 +50,7 @@ from gantry_broker.store.loss import (
     vouched_range,
 )
 from gantry_broker.store.opening import (
+    AbortMarker,
     OpenPools,
     first_unsealed,
     report_missing_files,

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple, final
 from gantry_broker.ports.clock import Clock
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
-from gantry_broker.store.filler import HEAD_BYTES
+from gantry_broker.store.loss import FILLER_HEAD_BYTES
 from gantry_broker.store.mapped_file import Extent
 from gantry_broker.store.recovery import Seals
 from gantry_wire.checksum import crc32
@@ -256,7 +256,7 @@ class LogGuard:
                 return data[:whole]
         if self.is_blank(start + whole):
             # What lies behind the head of a blank record is nobody's, and no sign of another history.
-            head = data[: whole + HEAD_BYTES]
+            head = data[: whole + FILLER_HEAD_BYTES]
             return head + bytes(len(data) - len(head))
         if start + whole < limit and len(data) < ANSWER_BYTES_MAX:
             self.report(start + whole)

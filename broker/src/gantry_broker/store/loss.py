@@ -16,6 +16,15 @@ volume. Nothing of ours cuts the log without first having these files vouch for 
 log that begins anew are never taken for a loss. A checkpoint that RocketMQ has written since vouches for nothing.
 
     <root>/loss.json      a sealed document: what is missing, what was accepted, and where queues ended
+
+A *filler* is a log file that stands for one that is lost, so that the log has no gap and every reader steps over it:
+
+    | blank record: size of the whole file 4, magic 4 | mark 8 | state 1 | zeros ...... |
+
+A file of ours or of RocketMQ's never begins with a blank record, since every record fits into an empty file. Readers of
+both go from a blank record to the next file, whatever follows it. The mark tells people and programs what it is, and
+the state whether an operator has accepted the loss. It is copied to slaves like any other bytes, so that a replica of
+a log with an accepted hole has the same accepted hole.
 """
 
 from __future__ import annotations
@@ -32,11 +41,17 @@ from gantry_broker.store.checkpoint import CheckpointFacts
 from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
+from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
 
 log = logging.getLogger(__name__)
 
 ACCEPTED_KEPT_MAX: Final = 100
 """Acceptances that are kept, newest last. Each is one decision of a person."""
+
+FILLER_MARK: Final = b"GANTRYLO"
+_MISSING: Final = b"m"
+_ACCEPTED: Final = b"a"
+FILLER_HEAD_BYTES: Final = BLANK_RECORD.size + len(FILLER_MARK) + 1
 
 
 class LossCause(StrEnum):
@@ -183,3 +198,23 @@ class LossFile:
                 self._disk.sync_directory(self.path.rpartition("/")[0])
             return
         write_sealed(self._disk, self.path, record)
+
+
+def filler_head(file_size: int, *, is_accepted: bool) -> bytes:
+    """The first bytes of a filler; the others are zero."""
+    return BLANK_RECORD.pack(file_size, BLANK_MAGIC) + FILLER_MARK + (_ACCEPTED if is_accepted else _MISSING)
+
+
+def is_filler(head: bytes | memoryview, file_size: int) -> bool:
+    """Whether a log file that begins with ``head`` is a filler."""
+    return bytes(head[: FILLER_HEAD_BYTES - 1]) == filler_head(file_size, is_accepted=True)[:-1]
+
+
+def is_zero(data: bytes | memoryview) -> bool:
+    """Whether there is nothing but zeros, as behind the head of a filler."""
+    return not any(data) if len(data) < 64 else bytes(data).count(0) == len(data)
+
+
+def is_accepted_filler(head: bytes | memoryview, file_size: int) -> bool:
+    """Whether it is one for a loss that was accepted."""
+    return bytes(head[:FILLER_HEAD_BYTES]) == filler_head(file_size, is_accepted=True)

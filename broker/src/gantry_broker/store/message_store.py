@@ -24,7 +24,7 @@ from gantry_broker.ports.disk import Disk, write_fully
 from gantry_broker.ports.real_buffers import open_volume as open_real_volume
 from gantry_broker.store.append import append_batch, append_contiguous
 from gantry_broker.store.confirm import Positions, confirmed_offset, promised_offset
-from gantry_broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
+from gantry_broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue, Tally
 from gantry_broker.store.copying import LogCopier
 from gantry_broker.store.derived_repair import DerivedRepair, IndexRepair
 from gantry_broker.store.dispatcher import AppendedListener
@@ -43,7 +43,6 @@ from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
 from gantry_broker.store.standstill import accept_loss, change_epochs, cut_log, restart_log
-from gantry_broker.store.tallies import Tally
 from gantry_broker.store.time_search import earliest_time, offset_by_time, store_time
 from gantry_broker.store.write_pool import PoolStatus
 from gantry_wire.message import RECORD_BYTES_MIN, RecordFault, check_record

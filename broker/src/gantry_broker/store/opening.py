@@ -2,6 +2,7 @@
 
 Buffers are looked for where the settings say and where the last start had them: whoever switches the buffer off, or
 moves it, must not lose what the old one holds. Such old buffers are replayed and then removed.
+
 """
 
 from __future__ import annotations
@@ -223,3 +224,30 @@ def describe_buffer(buffer: WriteBuffer) -> FoundBuffer:
         buffer.piece.name, facts.store, facts.generation, facts.epoch, facts.base_offset, facts.start, facts.file_size,
         buffer.view,
     )  # fmt: skip
+
+
+@final
+class AbortMarker:
+    """``<root>/abort``: the file whose presence at a start says that the last run did not end well.
+
+    Created, durably, before a start changes anything; removed, durably, as the very last step of a clean stop. RocketMQ
+    uses the same name and meaning.
+    """
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk: Final = disk
+        self._root: Final = root
+        self._path: Final = f"{root}/abort"
+
+    def is_present(self) -> bool:
+        return self._disk.exists(self._path)
+
+    def create(self) -> None:
+        if not self._disk.exists(self._path):
+            self._disk.create(self._path, 0).close()
+        self._disk.sync_directory(self._root)
+
+    def remove(self) -> None:
+        if self._disk.exists(self._path):
+            self._disk.remove(self._path)
+            self._disk.sync_directory(self._root)

@@ -15,12 +15,11 @@ from typing import Final, final
 
 from gantry_broker.errors import StoreMismatch
 from gantry_broker.ports.disk import Disk
-from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.consume_queue import ConsumeQueue, Tally
 from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_sums import SumsBudget
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
-from gantry_broker.store.tallies import Tally
 from gantry_store_files.queue_units import QUEUE_ID_MAX, parse_queue_id
 from gantry_store_files.segments import segments_of
 from gantry_wire.names import path_component, topic_fault

@@ -20,7 +20,7 @@ from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.derived import DerivedFiles
 from gantry_broker.store.key_index import KeyIndex
-from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.mapped_file import MappedFile, last_used, rewrite
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery import (
@@ -36,9 +36,15 @@ from gantry_broker.store.recovery import (
 )
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.recovery_report import RecoveryReport
-from gantry_broker.store.replay import Expected, FoundBuffer, buffered_from, plan_refills, plan_replay
-from gantry_broker.store.replay_execute import execute_step, set_aside
-from gantry_broker.store.scrub import last_used, rewrite
+from gantry_broker.store.replay import (
+    Expected,
+    FoundBuffer,
+    buffered_from,
+    execute_step,
+    plan_refills,
+    plan_replay,
+    set_aside,
+)
 from gantry_broker.store.settings import StoreSettings
 from gantry_wire.message import check_record
 

@@ -21,9 +21,10 @@ import msgspec
 from gantry_broker.errors import StoreFailed
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.identity import Epoch
-from gantry_broker.store.last_record import last_record
 from gantry_broker.store.life import StoreLife
 from gantry_broker.store.loss import ACCEPTED_KEPT_MAX, AcceptedLoss
+from gantry_broker.store.queue_table import QueueTable
+from gantry_wire.message import check_record
 
 
 @contextmanager
@@ -164,3 +165,20 @@ def _finish_points(life: StoreLife, what_failed: str) -> None:
     life.points.finish()
     if life.failure.error is not None:
         raise StoreFailed(what_failed) from life.failure.error
+
+
+def last_record(log: CommitLog, queues: QueueTable, end: int) -> int:
+    """Where the record begins that ends at ``end``, a place that no append has left.
+
+    -1 if no queue knows it: then the next start reads the whole log.
+    """
+    for queue in queues:
+        unit = queue.unit(queue.readable_end - 1) if queue.readable_end > queue.min_offset else None
+        if unit is None or unit[0] + unit[1] != end:
+            continue
+        extent = log.at(unit[0])
+        if extent is not None:
+            check = check_record(extent.view, unit[0] - extent.base_offset, physical_offset=unit[0])
+            if check.is_good and check.size == unit[1]:
+                return unit[0]
+    return -1

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker.ports import Clock
 from gantry_broker.server.core.stats import Totals
-from gantry_broker.store.tallies import Tally
+from gantry_broker.store.consume_queue import Tally
 
 PER_MINUTE: Final = (10_000, 7)
 PER_HOUR: Final = (600_000, 7)

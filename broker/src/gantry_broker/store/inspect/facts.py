@@ -13,10 +13,17 @@ from gantry_broker.ports.reading import LockHolder, ReadingDisk
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint
 from gantry_broker.store.failure import decode_flush_failure
 from gantry_broker.store.file_heads import HEADS_FILE, LogHeads, compare_heads
-from gantry_broker.store.filler import HEAD_BYTES, is_accepted_filler, is_filler
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.log_end import LogEnd, decode_log_end
-from gantry_broker.store.loss import LossRecord, LostRange, find_missing, vouched_range
+from gantry_broker.store.loss import (
+    FILLER_HEAD_BYTES,
+    LossRecord,
+    LostRange,
+    find_missing,
+    is_accepted_filler,
+    is_filler,
+    vouched_range,
+)
 from gantry_broker.store.opening import seals_of, written_by_others_from
 from gantry_broker.store.ownership import Stranger, find_stranger
 from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, plan_start
@@ -255,7 +262,7 @@ def _read_fillers(disk: ReadingDisk, log: tuple[Segment, ...]) -> tuple[tuple[in
         except FileNotFoundError:
             continue  # retention took it away a moment ago
         try:
-            head = file.pread(HEAD_BYTES, 0)
+            head = file.pread(FILLER_HEAD_BYTES, 0)
         finally:
             file.close()
         if is_filler(head, segment.size):
