@@ -78,7 +78,7 @@ class Loop:
             on_progress=self._progress,
         )
         self.store.open(is_flushing=not is_control)
-        self._queues = [self.store.queue("AppendTail", queue_id) for queue_id in range(QUEUES_COUNT)]
+        self._queues = [self.store.queues.get_or_create("AppendTail", queue_id) for queue_id in range(QUEUES_COUNT)]
         self._host = encode_host("127.0.0.1", 40_000)
         self._body = os.urandom(plan.body_bytes)
         self._number = 0
@@ -131,20 +131,20 @@ def measure(plan: LoopPlan) -> LoopReport:
     settle()
     loop.run(plan.warm_up_seconds)
     store = loop.store
-    syncs, wrote = store.sync_count, store.wrote
+    syncs, wrote = store.log.sync_count, store.log.wrote
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     took, late_ns_max = loop.run(plan.seconds)
     after, elapsed = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter() - began
     times: CallTimes = call_times(took)
     report = LoopReport(
         medium=plan.medium,
-        used_medium=store.pool_status.medium,
+        used_medium=store.pools.status.medium,
         messages=len(took) * plan.messages_per_call,
         seconds=elapsed,
-        wrote_bytes=store.wrote - wrote,
+        wrote_bytes=store.log.wrote - wrote,
         call_us=times,
         late_ms_max=late_ns_max / 1e6,
-        syncs=store.sync_count - syncs,
+        syncs=store.log.sync_count - syncs,
         cpu_seconds=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         page_faults=after.ru_minflt + after.ru_majflt - before.ru_minflt - before.ru_majflt,
     )

@@ -127,7 +127,7 @@ def fill(broker: Broker, queues: int, messages: int) -> list[int]:
     """Store messages round the queues, as senders do; where the queues end."""
     broker.core.topics.put(TopicConfig(topic_name=TOPIC, read_queue_nums=queues, write_queue_nums=queues))
     store, host, body = broker.store, encode_host("127.0.0.1", 40_000), bytes(range(256)) * (BODY_BYTES // 256)
-    found = [store.queue(TOPIC, queue_id) for queue_id in range(queues)]
+    found = [store.queues.get_or_create(TOPIC, queue_id) for queue_id in range(queues)]
     for start in range(0, messages, 64):
         drafts = []
         for number in range(start, start + 64):
@@ -151,7 +151,7 @@ async def rate(broker: Broker, scale: Scale, *, is_verifying: bool, is_first: bo
     pulls, cpu, end = stats.get_found, time.process_time(), time.monotonic() + scale.turn_s
     while time.monotonic() < end:
         if is_first:
-            store.forget_sums()
+            store.queues.forget_sums()
         await asyncio.sleep(0.01)
     return (stats.get_found - pulls) / (time.process_time() - cpu)
 

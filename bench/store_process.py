@@ -46,10 +46,10 @@ def fill(plan: FillPlan) -> FillReport:
     """Append until the log is that long."""
     store = open_store(plan.store_path, plan.segment_bytes)
     store.open()
-    queues = [store.queue("RecoverySpeed", queue_id) for queue_id in range(QUEUES_COUNT)]
+    queues = [store.queues.get_or_create("RecoverySpeed", queue_id) for queue_id in range(QUEUES_COUNT)]
     host, body = encode_host("127.0.0.1", 40_000), os.urandom(plan.body_bytes)
     began, number = time.perf_counter(), 0
-    while store.wrote < plan.log_bytes:
+    while store.log.wrote < plan.log_bytes:
         drafts = []
         for _ in range(BATCH_MESSAGES):
             key = "7F00000100002A139A55%08X%04X" % (number >> 16, number & 0xFFFF)  # noqa: UP031
@@ -57,9 +57,9 @@ def fill(plan: FillPlan) -> FillReport:
             drafts.append((queues[number % QUEUES_COUNT], body, properties, 0, 0, number, host, 0, 0, 0, 0, (key,)))
             number += 1
         store.append(drafts)  # type: ignore[arg-type]  # plain tuples of Draft's fields, as in the send path
-        if store.wrote - store.flushed > plan.unflushed_bytes_max:
+        if store.log.wrote - store.log.flushed > plan.unflushed_bytes_max:
             time.sleep(PAUSE_SECONDS)
-    return FillReport(end=store.wrote, messages=number, seconds=time.perf_counter() - began)
+    return FillReport(end=store.log.wrote, messages=number, seconds=time.perf_counter() - began)
 
 
 def recover(plan: RecoverPlan) -> RecoverReport:

@@ -57,18 +57,18 @@ async def test_our_slave_has_a_java_masters_whole_log_and_tables_and_java_opens_
             await fill(producer, 3_500)
             committed = await commit_some(peer.address)
             async with ha_store.our_slave(tmp_path / "ours", layout) as slave:
-                await wait_until(lambda: slave.store.wrote > 3 * FILE_BYTES, PATIENT_S)
+                await wait_until(lambda: slave.store.log.wrote > 3 * FILE_BYTES, PATIENT_S)
                 await fill(producer, 2_000, 3_500)
                 await wait_until(lambda: {"topics", "subscriptionGroup", "consumerOffset"} <= slave.tables.keys())
                 tables = {name: fastjson.loads(document) for name, document in slave.tables.items()}
-            reached = slave.store.wrote
+            reached = slave.store.log.wrote
             await fill(producer, 1_500, 5_500)
             async with ha_store.our_slave(tmp_path / "ours", layout) as slave:
-                await wait_until(lambda: slave.store.queue(TOPIC, 0).readable_end == 3_500, PATIENT_S)
-                await wait_until(lambda: slave.store.queue(TOPIC, 1).readable_end == 3_500, PATIENT_S)
+                await wait_until(lambda: slave.store.queues.get_or_create(TOPIC, 0).readable_end == 3_500, PATIENT_S)
+                await wait_until(lambda: slave.store.queues.get_or_create(TOPIC, 1).readable_end == 3_500, PATIENT_S)
                 await asyncio.to_thread(peer.stop)
                 await wait_until(lambda: not slave.follower.is_streaming)
-                end = slave.store.wrote
+                end = slave.store.log.wrote
                 assert [epoch.is_ours for epoch in slave.store.identity.epochs] == [False]
 
     assert end > reached > 3 * FILE_BYTES and end > 6 * FILE_BYTES
@@ -116,25 +116,25 @@ async def test_a_java_master_that_is_killed_is_followed_on(tmp_path: Path) -> No
             await admin.topics.create(TOPIC, queues=2)
         async with ha_store.our_slave(tmp_path / "ours", layout) as slave:
             for _ in range(2):
-                before = slave.store.wrote
+                before = slave.store.log.wrote
                 async with Producer(peer.address, "ha-p") as producer:
                     sending = asyncio.ensure_future(fill(producer, 20_000))
-                    await wait_until(lambda: slave.store.wrote > before + FILE_BYTES, PATIENT_S)  # noqa: B023
+                    await wait_until(lambda: slave.store.log.wrote > before + FILE_BYTES, PATIENT_S)  # noqa: B023
                     broker.kill()
                     sending.cancel()
                     await asyncio.wait([sending])
                 await wait_until(lambda: not slave.follower.is_streaming)
-                end = slave.store.wrote
+                end = slave.store.log.wrote
                 ours, theirs = (ha_store.log_bytes(root, 0, end) for root in (tmp_path / "ours", layout.store))
                 assert ours == theirs
                 broker = await asyncio.to_thread(peers.start_broker, "apache", nursery, layout)
                 async with Producer(peer.address, "ha-p") as producer:
                     assert await fill(producer, 200) == {SendStatus.SEND_OK}
                 await wait_until(lambda: slave.follower.is_streaming, PATIENT_S)
-            await wait_until(lambda: slave.store.wrote >= slave.follower.tables.master_end > end, PATIENT_S)
+            await wait_until(lambda: slave.store.log.wrote >= slave.follower.tables.master_end > end, PATIENT_S)
             await asyncio.to_thread(broker.stop, peers.ORDERLY_SECONDS_MAX)
             await wait_until(lambda: not slave.follower.is_streaming)
-            end = slave.store.wrote
+            end = slave.store.log.wrote
 
     assert end > 2 * FILE_BYTES
     assert ha_store.log_bytes(tmp_path / "ours", 0, end) == ha_store.log_bytes(layout.store, 0, end)

@@ -43,7 +43,7 @@ async def test_a_java_slave_has_our_log_byte_for_byte_and_goes_on_after_a_restar
             await master.send(500)
             await wait_until(lambda: master.has_all, PATIENT_S)
             await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
-            end = master.store.wrote
+            end = master.store.log.wrote
 
     assert end > 6 * FILE_BYTES
     assert ha_store.log_bytes(layout.store, 0, end) == ha_store.log_bytes(tmp_path / "ours", 0, end)
@@ -69,7 +69,7 @@ async def test_a_java_slave_that_comes_late_and_empty_gets_the_last_file(
             slave = ha_store.start_java_slave(nursery, layout)
             await wait_until(lambda: master.has_all, PATIENT_S)
             await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
-            end = master.store.wrote
+            end = master.store.log.wrote
         last = end - end % FILE_BYTES
         assert min(path.name for path in (layout.store / "commitlog").iterdir()) == f"{last:020d}"
         assert ha_store.log_bytes(layout.store, last, end) == ha_store.log_bytes(tmp_path / "ours", last, end)
@@ -80,7 +80,7 @@ async def test_a_java_slave_that_comes_late_and_empty_gets_the_last_file(
         ):
             await other.send(20)
             slave = ha_store.start_java_slave(nursery, layout)
-            refusal = f"it asks for {end}, and this log is 0 to {other.store.wrote}"
+            refusal = f"it asks for {end}, and this log is 0 to {other.store.log.wrote}"
             await wait_until(lambda: refusal in [getattr(one, "reason", "") for one in caplog.records], PATIENT_S)
             assert len(other.slaves) == 0
             await asyncio.to_thread(slave.kill)

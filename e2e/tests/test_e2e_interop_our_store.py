@@ -36,7 +36,7 @@ def sha256(body: bytes) -> str:
 
 def offsets_of_key(world: StoreWorld, topic: str, key: str) -> list[int]:
     """What our index finds for a key, without messages that only share its hash."""
-    records, _, _ = world.store.query_keys(topic, key, COUNT, 0, 1 << 60)
+    records, _, _ = world.store.keys.records(topic, key, COUNT, 0, 1 << 60)
     messages = [message for record in records for message in decode_records(record)]
     return sorted(m.physical_offset for m in messages if key in m.properties.get("KEYS", "").split())
 
@@ -68,7 +68,7 @@ def test_java_finds_in_our_store_what_we_put_there(end: str, is_sealed: bool, tm
         "right#shared-11": offsets_of_key(world, "right", "shared-11"),
         "left#nobody": [],
     }
-    wrote = world.store.wrote
+    wrote = world.store.log.wrote
     if end == "clean":
         world.close()
     else:
@@ -110,7 +110,7 @@ def test_we_find_in_javas_store_what_java_put_there(end: store_tool.End, tmp_pat
     world = StoreWorld(KillableDisk(), str(root), SETTINGS)
     report = world.open()
 
-    assert report.end == world.store.wrote == wrote.physical_offset_max
+    assert report.end == world.store.log.wrote == wrote.physical_offset_max
     for (topic, queue), facts_of_queue in expected.items():
         found = world.messages(topic, queue)
         assert [(m.queue_offset, m.physical_offset, sha256(m.body)) for m in found] == sorted(facts_of_queue)
@@ -129,7 +129,7 @@ def test_java_refuses_one_of_our_records_when_its_properties_changed(tmp_path: P
     world = StoreWorld(KillableDisk(), str(root), SETTINGS)
     world.open()
     world.send("left", 20)
-    wrote, damaged = world.store.wrote, world.messages("left")[9]
+    wrote, damaged = world.store.log.wrote, world.messages("left")[9]
     world.kill()
     last_byte = damaged.physical_offset + damaged.size - 30
     log = root / "commitlog" / f"{0:020d}"
@@ -154,7 +154,7 @@ def test_what_java_appended_to_our_store_is_not_asked_for_our_seal(kind: str, tm
     world = StoreWorld(KillableDisk(), str(root), SETTINGS)
     world.open()
     world.send("left", 20)
-    ours_end = world.store.wrote
+    ours_end = world.store.log.wrote
     ours = world.bodies("left")
     world.close()
     order = store_tool.WriteOrder(
@@ -170,11 +170,11 @@ def test_what_java_appended_to_our_store_is_not_asked_for_our_seal(kind: str, tm
         world = StoreWorld(KillableDisk(), str(root), SETTINGS)
         report = world.open()
 
-        assert report.damaged == [] and report.end == world.store.wrote >= theirs.physical_offset_max
+        assert report.damaged == [] and report.end == world.store.log.wrote >= theirs.physical_offset_max
         found = world.messages("left")
         assert [message.body for message in found[:20]] == ours
         assert [sha256(message.body) for message in found[20:70]] == [m.message.body_sha256 for m in theirs.messages]
-        assert all(world.store.message_at(message.physical_offset) is not None for message in found)
+        assert all(world.store.guard.message_at(message.physical_offset) is not None for message in found)
         if kind == "copied":  # records that have good seals may count as ours
             assert not any(world.store.identity.is_ours(message.physical_offset) for message in found[20:70])
         world.send("left", 5)

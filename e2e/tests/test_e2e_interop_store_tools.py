@@ -60,7 +60,7 @@ for number in range(int(count)):
         world.clock.advance(1_000)
         store.commit_step()
         store.flush_step()
-print(store.wrote, store.committed, flush=True)
+print(store.log.wrote, store.log.committed, flush=True)
 if sys.stdin.readline() == "stop\\n":
     store.close()
     print("stopped", flush=True)

@@ -196,7 +196,7 @@ class Broker:
                 "cut_bytes": report.cut_bytes,
             },
         )
-        await asyncio.to_thread(self.roles.completeness.started, report, self.store.pool_status)
+        await asyncio.to_thread(self.roles.completeness.started, report, self.store.pools.status)
         self.status.publish_store(self.store)
         self.visibility.resume()
         self.core.gate.close("this broker starts")
@@ -204,7 +204,7 @@ class Broker:
             self.tables.load(is_clean=report.is_clean and report.end > 0)
             if not report.is_clean:
                 self.core.locks.forget_holders()
-            self.core.stats.start_at(self.store.wrote)
+            self.core.stats.start_at(self.store.log.wrote)
             await self.retention.start()
             await self._listen()
         except BaseException:
@@ -287,7 +287,7 @@ class Broker:
         """Everything to the disk until loop time ``end``, answers to whoever waits for that, and the ports closed."""
         with suppress(StoreFailed):
             # Before the tables are written: none may say that a message was delivered which is not on the disk.
-            await finish_within(self.store.flush, self.store, end - self._loop.time())
+            await finish_within(self.store.flush, self.store.log, end - self._loop.time())
         self.visibility.advance()
         await self._wait_for_slaves(end)
         await self.replication.close()
@@ -306,7 +306,7 @@ class Broker:
     async def _save(self, end: float) -> None:
         """Tables and log to the disk until loop time ``end``, side by side."""
         tables = asyncio.ensure_future(self.core.persistence.close())
-        await finish_within(self.store.close, self.store, end - self._loop.time())
+        await finish_within(self.store.close, self.store.log, end - self._loop.time())
         await asyncio.wait([tables], timeout=max(0.0, end - self._loop.time()))
         if not tables.done():
             raise StopTimeout("the log is on the disk, but the tables could not be written in time")
@@ -316,7 +316,7 @@ class Broker:
         disk = self.retention.status
         return ServerFacts(
             connections=self._connections(),
-            queues=self.store.queue_count,
+            queues=len(self.store.queues),
             parked_sends=self.ack_gate.count,
             refused_requests=tuple(self.core.stats.refusals.counts.values()),
             disk_total_bytes=disk.total or None,
@@ -329,7 +329,7 @@ class Broker:
             queues_rebuilding=self.store.repair.queues.queues_waiting,
             queue_units_rebuilt=self.store.repair.queues.units_rebuilt,
             index_rebuilds=self.store.repair.index_rebuilds,
-            integrity=self.scrubber.add_to(self.store.integrity),
+            integrity=self.scrubber.add_to(self.store.guard.damage.integrity),
             is_refusing_sends=not self.store.is_writable or disk.is_refusing or self.core.gate.is_refusing_sends,
         )
 
@@ -371,6 +371,7 @@ class Broker:
             store_host=store_host,
             on_fatal=self._fatal,
             on_progress=lambda: self.visibility.progressed(),
+            is_awaited=self._is_commit_awaited,
             memory_scope=settings.memory_scope,
         )
         self.guard: Guard | None = broker_guard(settings.access, self.store, clock)
@@ -393,7 +394,7 @@ class Broker:
             locks=QueueLocks(clock),
             routes=routes,
             stats=stats,
-            statistics=Statistics(clock, settings.cluster_name, lambda: self.store.tallies, topics.is_system),
+            statistics=Statistics(clock, settings.cluster_name, lambda: self.store.queues.tallies, topics.is_system),
             persistence=Persistence(lambda name: tables.changed(name)),
             gate=Gate(),
             published=lambda: self.registration.published(),
@@ -437,9 +438,7 @@ class Broker:
         )
         self.sends = SendHandlers(self.core, self.path)
         self.store.on_appended.append(self._appended)
-        self.store.guard.on_resolved = self._damage_resolved
-        # A slave's master waits for every ack, and one with an anonymous buffer acknowledges what is committed.
-        self.store.is_awaited = lambda: self.pulls.hold.count > 0 or self.roles.role is HaRole.SLAVE
+        self.store.guard.damage.on_resolved.append(self._damage_resolved)
         self.roles = Roles(
             settings, self.store, self.replication, self.core.gate, self,
             promises=promises, records=RoleFile(self._disk, settings.store_path),
@@ -572,6 +571,13 @@ class Broker:
     def _disconnected(self, connection: Connection) -> None:
         self.pulls.hold.forget(connection)
         self.core.clients.disconnected(connection)
+
+    def _is_commit_awaited(self) -> bool:
+        """Whether consumers wait for what is committed; or a master does.
+
+        A slave's master waits for every ack, and a slave with an anonymous buffer acknowledges what is committed.
+        """
+        return self.pulls.hold.count > 0 or self.roles.role is HaRole.SLAVE
 
     def _fatal(self, error: Exception) -> None:
         """The store cannot go on. May be called from its threads."""

@@ -98,4 +98,4 @@ def state(broker: Broker) -> tuple[int, list[str], list[str], list[str]]:
     """What a denied request must not change: the log's end, topics, groups, queues on the disk."""
     core = broker.core
     queues = [name for name in tree(core.settings.store_path) if name.startswith("consumequeue")]
-    return core.store.wrote, sorted(core.topics.all), sorted(core.groups.all), queues
+    return core.store.log.wrote, sorted(core.topics.all), sorted(core.groups.all), queues

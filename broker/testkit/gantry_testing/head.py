@@ -22,7 +22,7 @@ def remove_files(store: MessageStore, count: int) -> int:
     ends = [file.end_offset for file in store.removal.facts() if file.is_removable][:count]
     assert len(ends) == count, f"only {len(ends)} files can go"
     remove_before(store, ends[-1])
-    return store.min_physical
+    return store.log.min_physical
 
 
 def write_point(world: StoreWorld) -> None:

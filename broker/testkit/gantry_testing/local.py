@@ -116,7 +116,7 @@ async def expire(broker: Broker) -> None:
     """Everything that is not in the log's last file, as soon as a start would not need it."""
     store = broker.store
     await wait_until(lambda: all(file.is_removable for file in store.removal.facts()[:-1]))
-    end = store.wrote - store.wrote % store.settings.mapped_file_size_commit_log
+    end = store.log.wrote - store.log.wrote % store.settings.mapped_file_size_commit_log
     store.removal.retire(end, store.removal.measure(end))
     store.removal.unlink()
 

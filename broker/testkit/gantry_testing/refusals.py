@@ -25,7 +25,7 @@ class Place:
         """Everything that a refused request must leave as it is."""
         core = self.broker.core
         return (
-            core.store.wrote,
+            core.store.log.wrote,
             dict(core.topics.all),
             sorted(core.groups.all),
             core.offsets.document().offset_table,

@@ -142,7 +142,7 @@ class StoreWorld:
         if tag is not None:
             properties[TAGS] = tag
         return Draft(
-            self.store.queue(topic, queue_id),
+            self.store.queues.get_or_create(topic, queue_id),
             body if body is not None else b"message %d" % self._serial,
             format_properties(properties).encode(),
             sys_flag,
@@ -161,7 +161,7 @@ class StoreWorld:
         store = self.store
         physical, offsets = store.append_contiguous(drafts) if contiguous else store.append(drafts)
         for draft, start, offset in zip(drafts, physical, offsets, strict=True):
-            self.records[start] = store.message_at(start) or b""
+            self.records[start] = store.guard.message_at(start) or b""
             if not draft.sys_flag & 0x4:
                 end = start + draft.record_bytes(len(STORE_HOST))
                 self.sent.append((end, draft.queue.topic, draft.queue.queue_id, offset, bytes(draft.body)))
@@ -178,7 +178,7 @@ class StoreWorld:
     def messages(self, topic: str = "orders", queue_id: int = 0) -> list[StoredMessage]:
         """Every message of a queue, read as a consumer reads."""
         found: list[StoredMessage] = []
-        queue = self.store.find_queue(topic, queue_id)
+        queue = self.store.queues.get(topic, queue_id)
         offset = queue.min_offset if queue is not None else 0
         while True:
             try:
@@ -216,7 +216,7 @@ class StoreWorld:
     def altered(self) -> int | None:
         """Where a surviving record begins that is not what was written, or None."""
         for start, record in self.records.items():
-            if self.store.message_at(start) not in (record, None):
+            if self.store.guard.message_at(start) not in (record, None):
                 return start
         return None
 

@@ -256,7 +256,7 @@ async def test_a_message_is_shown_and_moved_only_to_whoever_may_read_its_topic(b
 
 async def test_nobody_looks_where_a_message_may_be_in_a_moment(broker: Broker) -> None:
     """S6: the guard looks before this turn's sends are appended, so an offset beyond the end is not free either."""
-    end = broker.core.store.wrote
+    end = broker.core.store.log.wrote
 
     async with signed_dialogue(broker, ORDERS) as client, signed_dialogue(broker, ADMIN) as admin:
         send = asyncio.ensure_future(admin.send(b"secret", topic="Billing"))
@@ -276,7 +276,7 @@ async def test_a_query_finds_nothing_of_another_topic(broker: Broker) -> None:
     async with signed_dialogue(broker, ORDERS) as client:
         query = {"topic": TOPIC, "key": key, "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(end)}
         assert (await client.ask(12, query)).code == ResponseCode.QUERY_NOT_FOUND
-    assert len(broker.core.store.query_keys(TOPIC, key, 9, 0, end)[0]) == 1
+    assert len(broker.core.store.keys.records(TOPIC, key, 9, 0, end)[0]) == 1
 
 
 def colliding_key(topic: str, other: str, key: str) -> str:
@@ -303,14 +303,14 @@ async def test_without_the_guard_a_message_goes_to_whoever_asks(open_broker: Bro
 
 def offsets_of(broker: Broker) -> tuple[int, int]:
     """Where the first messages of the two topics lie in the log."""
-    first = broker.core.store.message_at(0)
+    first = broker.core.store.guard.message_at(0)
     assert first is not None
     return 0, len(first)
 
 
 async def test_a_delayed_message_is_its_topics(broker: Broker) -> None:
     """S6: while it waits it lies in a topic of the broker's own; by its id only its topic's readers find it."""
-    offset = broker.core.store.wrote
+    offset = broker.core.store.log.wrote
     async with signed_dialogue(broker, ADMIN) as admin:
         delayed = properties_text(DELAY="18")
         await admin.send_ok(b"later", topic="Billing", properties=delayed)

@@ -81,12 +81,12 @@ async def test_a_field_that_comes_twice_is_one_field(broker: Broker, code: int, 
     signed = sign_v1(send_ext(code, topic=topics[1], **({"batch": "true"} if code == 320 else {})), b"twice", ORDERS)
     fields = ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in signed.items() if key != name)
     both = ", ".join(f'"{name}": "{topic}"' for topic in topics)
-    before = broker.core.store.wrote
+    before = broker.core.store.log.wrote
 
     reply = await say(broker, f'{{"code":{code},"opaque":7,"extFields":{{{both}, {fields}}}}}', b"twice")
 
     assert (reply.code == DENIED) == (topics[1] == "Billing"), reply.remark
-    record = broker.core.store.message_at(before)
+    record = broker.core.store.guard.message_at(before)
     assert (None if record is None else decode_record(record).topic) in (None, TOPIC)
     assert (record is not None) == (code != 320 and topics[1] == TOPIC)
 
@@ -143,8 +143,8 @@ async def test_a_name_that_only_looks_like_ones_own_is_another(broker: Broker, t
 async def lay_a_trap(client: Dialogue, broker: Broker) -> int:
     """A message whose body begins a record: its properties are the 32 KiB that are stored behind it. Where it is."""
     await client.send_ok(b"where am I")
-    end = broker.core.store.wrote
-    pattern = decode_record(broker.core.store.message_at(first_of(broker)) or b"")
+    end = broker.core.store.log.wrote
+    pattern = decode_record(broker.core.store.guard.message_at(first_of(broker)) or b"")
     prelude = record_start(pattern.size, len(pattern.body), len(pattern.properties_bytes))
     made_up = dataclasses.replace(
         pattern, physical_offset=end + prelude, properties_bytes=b"x" * 32_760, body=b"", body_crc=0
@@ -155,7 +155,7 @@ async def lay_a_trap(client: Dialogue, broker: Broker) -> int:
 
 
 def first_of(broker: Broker) -> int:
-    queue = broker.core.store.find_queue(TOPIC, 0)
+    queue = broker.core.store.queues.get(TOPIC, 0)
     unit = None if queue is None else queue.unit(0)
     assert unit is not None
     return unit[0]

@@ -157,9 +157,9 @@ async def test_all_ways_store_the_same_message(broker: Broker, tmp_path: Path) -
 
 async def stored(broker: Broker, client: Dialogue, code: int, **fields: str) -> StoredMessage:
     """A message sent with these fields, as it lies in the log."""
-    offset = broker.core.store.wrote
+    offset = broker.core.store.log.wrote
     assert (await client.send(b"body", code=code, **fields)).code == 0
-    record = broker.core.store.message_at(offset)
+    record = broker.core.store.guard.message_at(offset)
     assert record is not None
     return decode_record(record)
 

@@ -56,7 +56,7 @@ async def test_a_client_with_an_account_produces_consumes_and_administers(tmp_pa
 async def test_a_client_that_may_not_is_told_so(tmp_path: Path, credentials: object) -> None:
     """The error is the server's refusal, with its code and text; nothing was stored."""
     async with guarded_cluster(tmp_path) as (address, broker):
-        before = broker.core.store.wrote
+        before = broker.core.store.log.wrote
         account = ClientSettings(credentials=credentials)  # type: ignore[arg-type]
         async with Producer(address, client_settings=account) as producer:
             with pytest.raises((RequestFailed, SendFailed), match=r"16|No accessKey|No default permission"):
@@ -65,7 +65,7 @@ async def test_a_client_that_may_not_is_told_so(tmp_path: Path, credentials: obj
             with pytest.raises(BrokerRefused) as caught:
                 await admin.topics.all()
         assert caught.value.code == 16
-        assert broker.core.store.wrote == before
+        assert broker.core.store.log.wrote == before
 
 
 async def test_a_client_that_signs_as_v1_is_refused_by_a_strict_server(tmp_path: Path) -> None:

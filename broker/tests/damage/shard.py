@@ -240,8 +240,8 @@ class Shard:
 
         def is_level() -> bool:
             return len(master.replication.acks) >= len(others) and all(
-                one.store.wrote == master.store.wrote
-                and one.replication.slave.visible >= master.store.wrote
+                one.store.log.wrote == master.store.log.wrote
+                and one.replication.slave.visible >= master.store.log.wrote
                 and one.roles.role is HaRole.SLAVE
                 for one in others
             )

@@ -18,7 +18,7 @@ MISSING_LINE = (
     f"{STAMP} ERROR gantry_broker.store.recovery_report durable log data is missing ranges=['[300, 400)'] "
     "causes=['tail'] lost_flushed_bytes=100 reason='100 bytes of the log are missing: [300, 400) (tail)'"
 )
-ROTTEN_LINE = f"{STAMP} ERROR gantry_broker.store.log_guard a stored message is damaged offset=100 bytes=60"
+ROTTEN_LINE = f"{STAMP} ERROR gantry_broker.store.damage a stored message is damaged offset=100 bytes=60"
 ACCEPTED_LINE = (
     f"{STAMP} WARNING gantry_broker.server.roles.roles the loss of log data was accepted ranges=['[300, 400)']"
 )

@@ -222,12 +222,12 @@ class WorldBuilder:
             ledger.offsets.append((READERS, BUSY, queue_id, offset))
         ledger.topics = {name: (number, number) for name, number in QUEUES.items()}
         ledger.groups = {READERS: 6, FAILING: 4}
-        for topic, ids in store.topics().items():
+        for topic, ids in store.queues.topics().items():
             for queue_id in ids:
-                queue = store.find_queue(topic, queue_id)
+                queue = store.queues.get(topic, queue_id)
                 assert queue is not None
                 ledger.queue_ends.append((topic, queue_id, queue.end))
-        ledger.wrote, ledger.epoch, ledger.master = store.wrote, shard.epoch, shard.master_number
+        ledger.wrote, ledger.epoch, ledger.master = store.log.wrote, shard.epoch, shard.master_number
         ledger.epochs = [(one.epoch, one.start) for one in store.identity.epochs]
 
     def _checked(self, message: Known) -> Known:
@@ -236,7 +236,7 @@ class WorldBuilder:
 
 
 def _end(broker: Broker, topic: str, queue_id: int = 0) -> int:
-    queue = broker.store.find_queue(topic, queue_id)
+    queue = broker.store.queues.get(topic, queue_id)
     return 0 if queue is None else queue.readable_end
 
 

@@ -101,8 +101,8 @@ def everything_is_served(world: StoreWorld, *, is_index_exact: bool = True) -> N
         assert [message.body for message in messages] == world.sent_bodies(topic, queue_id)
         assert [message.queue_offset for message in messages] == list(range(len(messages)))
         for message in messages[::10]:
-            found, _, _ = world.store.query_keys(topic, message.properties["UNIQ_KEY"], 64, 0, 1 << 60)
-            assert world.store.message_at(message.physical_offset) in found or not is_index_exact
+            found, _, _ = world.store.keys.records(topic, message.properties["UNIQ_KEY"], 64, 0, 1 << 60)
+            assert world.store.guard.message_at(message.physical_offset) in found or not is_index_exact
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from faults.modes import MODES, Medium, Mode
 
 from gantry_broker.errors import LogReadOnly, StoreFull
-from gantry_broker.store import commit_log
+from gantry_broker.store import next_file
 from gantry_broker.store.settings import FlushSettings, PoolSettings
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.faulty_volume import FaultyVolume
@@ -44,9 +44,9 @@ def test_power_loss_keeps_what_was_promised(mode: Mode, seed: int | None) -> Non
     for _ in range(5):
         world.send(count=20)
         flush(world)
-        flushed = world.store.flushed
+        flushed = world.store.log.flushed
         world.send(count=3)
-        promised = world.store.promised if mode.is_sync else flushed
+        promised = world.store.positions.promised if mode.is_sync else flushed
         world.lose_power(seed)
 
         report = world.open()
@@ -91,7 +91,7 @@ def test_without_the_reserve_the_log_would_take_it(monkeypatch: pytest.MonkeyPat
     for is_asked in (True, False):
         world = world_in(Mode(False, Medium.OFF), capacity=404 * 1024)
         if not is_asked:
-            monkeypatch.setattr(commit_log, "has_room_for", lambda space, size: True)
+            monkeypatch.setattr(next_file, "has_room_for", lambda space, size: True)
         world.open()
         fill(world)
         left.append(world.disk.space("/").free)

@@ -156,7 +156,7 @@ def test_an_old_segment_under_a_new_name_is_not_believed(world: StoreWorld) -> N
     made.close()
 
     assert world.open().end == end
-    while world.store.wrote < base + 1000:
+    while world.store.log.wrote < base + 1000:
         world.send()
     world.kill()
     assert world.open().end == world.sent[-1][0]

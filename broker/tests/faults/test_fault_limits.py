@@ -113,7 +113,7 @@ def test_a_message_is_stored_and_answered_even_if_no_file_can_be_made_ahead(monk
 
     world.send(count=200)
 
-    assert world.store.wrote > 2 * world.settings.mapped_file_size_commit_log
+    assert world.store.log.wrote > 2 * world.settings.mapped_file_size_commit_log
     assert world.bodies() == world.sent_bodies()
 
 
@@ -148,7 +148,7 @@ def test_a_recovery_point_without_a_descriptor_is_written_later(number: int) -> 
     world.send()
     world.clock.advance(60_000)
     world.store.flush_step()
-    end = world.store.flushed
+    end = world.store.log.flushed
     world.lose_power()
     report = world.open()
 
@@ -200,7 +200,7 @@ def test_a_log_file_that_could_not_be_made_can_be_made_later(operation: str) -> 
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     base = world.settings.mapped_file_size_commit_log
-    while world.store.wrote < base - 1000:
+    while world.store.log.wrote < base - 1000:
         world.send()
     world.faulty_disk.fail_next(operation, errno.ENOMEM)
     with pytest.raises(StoreFull):
@@ -210,7 +210,7 @@ def test_a_log_file_that_could_not_be_made_can_be_made_later(operation: str) -> 
 
     world.send(count=20)
 
-    assert world.store.wrote > base
+    assert world.store.log.wrote > base
     world.kill()
     world.open()
     assert world.bodies() == world.sent_bodies()

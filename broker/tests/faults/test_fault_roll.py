@@ -57,8 +57,8 @@ def log_names(world: StoreWorld) -> list[str]:
 def roll(world: StoreWorld) -> str:
     """Send until the first record of a new file is written; its name."""
     size = world.settings.mapped_file_size_commit_log
-    base = world.store.wrote - world.store.wrote % size + size
-    while world.store.wrote <= base:
+    base = world.store.log.wrote - world.store.log.wrote % size + size
+    while world.store.log.wrote <= base:
         world.send()
     return segment_name(base)
 

@@ -30,7 +30,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld
             made.clock.advance(20_000)
             made.store.flush_step()
         made.send("orders", queue_id=number % 2)
-    assert made.store.flushed == sorted(made.records)[FLUSHED]
+    assert made.store.log.flushed == sorted(made.records)[FLUSHED]
     yield made
     made.disk.kill()
 

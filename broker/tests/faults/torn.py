@@ -73,7 +73,7 @@ def _live(world: StoreWorld, dice: random.Random) -> int:
         if dice.random() < 0.05:
             world.clock.advance(20_000)
             world.store.flush_step()
-            flushed = max(flushed, world.store.flushed)
+            flushed = max(flushed, world.store.log.flushed)
     return flushed
 
 
@@ -115,15 +115,15 @@ def _check(world: StoreWorld) -> None:
         assert [message.body for message in messages] == world.sent_bodies(topic, queue_id)
         assert [message.queue_offset for message in messages] == list(range(len(messages)))
         for message in messages[-3:]:
-            found, _, _ = world.store.query_keys(topic, message.properties["UNIQ_KEY"], 64, 0, 1 << 60)
-            assert world.store.message_at(message.physical_offset) in found
+            found, _, _ = world.store.keys.records(topic, message.properties["UNIQ_KEY"], 64, 0, 1 << 60)
+            assert world.store.guard.message_at(message.physical_offset) in found
 
 
 def _refill(world: StoreWorld, dice: random.Random) -> None:
     """Write over the place of the cut and crash again: nothing of the old tail may rise behind the new records."""
     for _ in range(dice.randrange(4)):
         _send(world, dice)
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.kill()
     report = world.open()
     assert report.end == end, "something follows the last record that was written"

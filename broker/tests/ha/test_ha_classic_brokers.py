@@ -51,7 +51,7 @@ def broker(path: Path, conf: dict[str, str]) -> AbstractAsyncContextManager[Brok
 
 def log_of(one: Broker) -> bytes:
     data = b""
-    while more := bytes(one.store.log_view(len(data))):
+    while more := bytes(one.store.log.view(len(data))):
         data += more
     return data
 
@@ -72,15 +72,15 @@ async def test_a_slave_has_log_and_tables_of_a_classic_master_and_goes_on_as_one
             await one.make_group(GROUP)
             await one.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
-            await wait_until(lambda: slave.store.dispatched == master.store.wrote > 3 << 20)
+            await wait_until(lambda: slave.store.dispatcher.dispatched == master.store.log.wrote > 3 << 20)
             assert set(await fill(master, 20)) == {0}
-            await wait_until(lambda: slave.store.dispatched == master.store.wrote)
+            await wait_until(lambda: slave.store.dispatcher.dispatched == master.store.log.wrote)
             assert log_of(slave) == log_of(master)
             await wait_until(lambda: slave.core.offsets.find(GROUP, TOPIC, 0) == 7)
             async with dialogue(slave) as one:
                 assert len(await one.read(330)) == 10
                 assert (await one.send()).code == 14
-            assert [(one.broker_id, one.received) for one in master.replication.acks] == [(-2, master.store.wrote)]
+            assert [(one.broker_id, one.received) for one in master.replication.acks] == [(-2, master.store.log.wrote)]
 
             async with dialogue(master) as one:
                 fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "8"}
@@ -101,7 +101,7 @@ async def test_empty_queues_go_on_where_a_classic_master_was(tmp_path: Path) -> 
         assert set(await fill(master, 320)) == {0}
         await expire(master)
         async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
-            await wait_until(lambda: slave.store.dispatched == master.store.wrote)
+            await wait_until(lambda: slave.store.dispatcher.dispatched == master.store.log.wrote)
             await slave.orders.promote(9, [], False)
             async with dialogue(slave) as one:
                 assert (await one.send_ok(queueId="1"))["queueOffset"] == "3"
@@ -113,9 +113,9 @@ async def test_a_sync_master_answers_when_a_classic_slave_has_the_message(tmp_pa
     async with broker(tmp_path / "master", conf) as master:
         assert await fill(master, 1) == [11]
         async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
-            await wait_until(lambda: slave.store.wrote == master.store.wrote)
+            await wait_until(lambda: slave.store.log.wrote == master.store.log.wrote)
             assert set(await fill(master, 120)) == {0}
-            assert slave.store.wrote == master.store.wrote
+            assert slave.store.log.wrote == master.store.log.wrote
         await wait_until(lambda: len(master.replication.acks) == 0)
         assert await fill(master, 1) == [11]
 
@@ -127,7 +127,7 @@ async def test_a_classic_slave_is_not_waited_for_where_the_role_may_move(tmp_pat
         master = await stack.enter_async_context(broker(tmp_path / "master", conf))
         slave = await stack.enter_async_context(broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])))
         assert await fill(master, 1) == [11]
-        await wait_until(lambda: slave.store.wrote == master.store.wrote)
+        await wait_until(lambda: slave.store.log.wrote == master.store.log.wrote)
 
         assert await fill(master, 1) == [11]
         assert len(master.replication.acks) == 0

@@ -94,7 +94,7 @@ class Slave:
         self.store.dispatch(self.follower.confirmed)
 
     def log(self) -> bytes:
-        data, offset = b"", self.world.store.min_physical
+        data, offset = b"", self.world.store.log.min_physical
         while more := self.store.read(offset + len(data), 1 << 20):
             data += more
         return data
@@ -160,7 +160,7 @@ async def test_a_slave_whose_place_has_expired_begins_anew() -> None:
         java.expire(3 * FILE_BYTES)
         broker.push()
         broker.say(java.beat())
-        assert slave.world.store.wrote < java.begin
+        assert slave.world.store.log.wrote < java.begin
 
         await slave.follower.tables.fetch()
         await asyncio.sleep(0)
@@ -169,7 +169,7 @@ async def test_a_slave_whose_place_has_expired_begins_anew() -> None:
         await wait_until(lambda: "has expired" in (slave.follower.trouble or ""))
 
         await wait_until(lambda: slave.log() == java.log)
-        assert slave.world.store.min_physical == 3 * FILE_BYTES
+        assert slave.world.store.log.min_physical == 3 * FILE_BYTES
 
 
 async def test_another_log_is_not_followed_and_nothing_of_it_is_shown() -> None:

@@ -76,7 +76,7 @@ class Wire:
 
     def fill(self, end: int) -> None:
         """Messages until the log has come to ``end``."""
-        while self.world.store.wrote < end:
+        while self.world.store.log.wrote < end:
             self.world.send()
 
     def settle(self, slave: JavaSlave, size: int = 1 << 30) -> None:
@@ -117,9 +117,9 @@ def test_a_java_slave_gets_the_log_byte_for_byte(end: int, size: int, is_pooled:
         assert wire.slaves.acked() <= slave.end
     wire.settle(slave, size)
 
-    assert slave.end == wire.world.store.wrote or not slave.log
+    assert slave.end == wire.world.store.log.wrote or not slave.log
     assert slave.log == wire.log(0)
-    assert wire.slaves.acked() == wire.world.store.wrote
+    assert wire.slaves.acked() == wire.world.store.log.wrote
 
 
 def test_an_empty_java_slave_gets_the_last_file() -> None:
@@ -138,14 +138,14 @@ def test_an_empty_java_slave_gets_what_somebody_waits_for_too() -> None:
     """Its ack of the last file must not count for messages before it that it never got."""
     wire, slave = Wire(), JavaSlave()
     wire.fill(FILE_BYTES + 1_000)
-    wire.world.store.wait_for_slaves(wire.world.store.wrote)
+    wire.world.store.positions.wait_for_slaves(wire.world.store.log.wrote)
     wire.fill(2 * FILE_BYTES + 1_000)
 
     wire.session.receive(slave.request(), 0.0)
     wire.settle(slave)
 
     assert slave.begin == FILE_BYTES
-    assert wire.slaves.acked() == wire.world.store.wrote
+    assert wire.slaves.acked() == wire.world.store.log.wrote
 
 
 @pytest.mark.parametrize("offset", [300, FILE_BYTES, FILE_BYTES + 1], ids=["amid a record", "at a file", "behind it"])
@@ -199,7 +199,7 @@ def test_a_rogue_peer_changes_nothing_for_others(said: list[bytes]) -> None:
     wire.fill(2_000)
     friend = wire.slaves.join("ours", 1, 0.0)
     assert friend is not None
-    friend.received = wrote = wire.world.store.wrote
+    friend.received = wrote = wire.world.store.log.wrote
     session = wire.connect()
     try:
         for data in said:
@@ -220,13 +220,13 @@ def test_java_slaves_are_one_voice_each() -> None:
     wire.fill(1_000)
     assert wire.slaves.join("ours", 1, 0.0) is not None
     first, second = wire.connect("10.0.0.7:1"), wire.connect("10.0.0.8:1")
-    end = struct.pack(">q", wire.world.store.wrote)
+    end = struct.pack(">q", wire.world.store.log.wrote)
 
     first.receive(end, 0.0)
     assert wire.slaves.acked() == -1
     second.receive(end, 0.0)
 
-    assert wire.slaves.acked() == wire.world.store.wrote
+    assert wire.slaves.acked() == wire.world.store.log.wrote
     assert sorted((slave.broker_id, slave.identity) for slave in wire.slaves) == [
         (-3, "classic 10.0.0.8:1"), (-2, "classic 10.0.0.7:1"), (1, "ours"),
     ]  # fmt: skip
@@ -241,7 +241,7 @@ def test_a_java_slave_never_counts_where_flushed_acks_are_wanted() -> None:
     wire.fill(1_000)
     wire.settle(slave)
 
-    assert slave.end == wire.world.store.wrote
+    assert slave.end == wire.world.store.log.wrote
     assert wire.slaves.acked() == -1
 
 
@@ -289,7 +289,7 @@ def test_an_empty_slave_that_waits_says_nothing_new() -> None:
     """A Java slave reports every five seconds, also that it has nothing yet: that is no step back."""
     wire, slave = Wire(), JavaSlave()
     wire.fill(FILE_BYTES)
-    begin = wire.world.store.wrote - wire.world.store.wrote % FILE_BYTES
+    begin = wire.world.store.log.wrote - wire.world.store.log.wrote % FILE_BYTES
     wire.session.receive(bytes(8), 0.0)
 
     wire.session.receive(bytes(16), 5.0)
@@ -357,4 +357,4 @@ def test_a_chunk_is_never_larger_than_a_java_slave_can_hold() -> None:
     parts = session.pump(64 << 20)
 
     assert max(map(len, parts)) == CHUNK_BYTES_MAX
-    assert sum(map(len, parts)) == wire.world.store.wrote + 12 * (len(parts) // 2)
+    assert sum(map(len, parts)) == wire.world.store.log.wrote + 12 * (len(parts) // 2)

@@ -64,7 +64,7 @@ class Slave:
             pass
 
     def log(self) -> bytes:
-        data, offset = b"", self.world.store.min_physical
+        data, offset = b"", self.world.store.log.min_physical
         while more := self.store.read(offset + len(data), 1 << 20):
             data += more
         return data
@@ -86,7 +86,7 @@ def test_our_slave_is_a_prefix_of_a_java_master_wherever_the_stream_is_cut(
             with suppress(StoreError):
                 master.receive(session.receive(sent[:cut]))
             assert master.log.startswith(slave.log())
-            assert master.acks[-1] <= max(1, slave.world.store.wrote)
+            assert master.acks[-1] <= max(1, slave.world.store.log.wrote)
             if cut < len(sent):
                 break
         slave.world.store.commit_step()
@@ -97,7 +97,7 @@ def test_our_slave_is_a_prefix_of_a_java_master_wherever_the_stream_is_cut(
 
 
 def follow_with_few_buffers(slave: Slave, master: JavaMaster) -> None:
-    while slave.world.store.wrote < master.end:
+    while slave.world.store.log.wrote < master.end:
         with suppress(StoreError):
             slave.follow(master)
         slave.world.store.commit_step()
@@ -140,7 +140,7 @@ def test_a_log_that_begins_later_is_copied_from_there() -> None:
 
     slave.follow(master)
 
-    assert (slave.world.store.min_physical, slave.log()) == (7 * FILE_BYTES, master.log)
+    assert (slave.world.store.log.min_physical, slave.log()) == (7 * FILE_BYTES, master.log)
     assert slave.store.history.epochs == [Epoch(2, 7 * FILE_BYTES, is_ours=False)]
 
 
@@ -154,7 +154,7 @@ def test_who_fell_behind_what_has_expired_begins_anew() -> None:
 
     slave.follow(later)
 
-    assert (slave.world.store.min_physical, slave.log()) == (5 * FILE_BYTES, later.log)
+    assert (slave.world.store.log.min_physical, slave.log()) == (5 * FILE_BYTES, later.log)
 
 
 def test_a_java_master_that_has_nothing_yet_is_followed() -> None:
@@ -180,7 +180,7 @@ def test_a_promoted_slave_begins_an_epoch_of_ours_behind_what_java_wrote() -> No
     assert epochs == [Epoch(2, 0, is_ours=False)]
 
     slave.store.promote([*epochs, Epoch(3, end)])
-    slave.world.store.stop_holding_dispatch()
+    slave.world.store.dispatcher.release(slave.world.store.log.wrote, keep_holding=False)
     slave.world.send("orders", 5)
     slave.reopen()
 
@@ -222,7 +222,7 @@ def test_a_tail_of_ours_that_the_java_master_has_not_is_refused() -> None:
         session.receive(master.pump())
 
     assert slave.log() == before
-    assert not session.is_streaming and session.ack() == b"" and slave.world.store.wrote not in master.acks
+    assert not session.is_streaming and session.ack() == b"" and slave.world.store.log.wrote not in master.acks
 
 
 def test_a_tail_of_ours_that_the_java_master_has_is_followed() -> None:
@@ -262,7 +262,7 @@ def test_one_byte_that_differs_before_our_end_is_seen(place: int) -> None:
         assert slave.log() == before
     else:
         session.receive(master.pump(64))
-        assert slave.world.store.wrote == master.end
+        assert slave.world.store.log.wrote == master.end
 
 
 def test_a_master_that_lost_its_tail_is_not_followed() -> None:
@@ -272,7 +272,7 @@ def test_a_master_that_lost_its_tail_is_not_followed() -> None:
     slave.follow(master)
     master.log = master.log[: master.starts[10]]
 
-    with pytest.raises(CannotFollow, match=f"this log is 0 to {slave.world.store.wrote}, and the master's 0 to"):
+    with pytest.raises(CannotFollow, match=f"this log is 0 to {slave.world.store.log.wrote}, and the master's 0 to"):
         slave.connect(master)
 
 
@@ -295,7 +295,7 @@ def test_a_head_that_cannot_be_ends_the_stream(noise: bytes) -> None:
     with pytest.raises(StreamBroken):
         session.receive(noise)
 
-    assert slave.world.store.wrote == 0
+    assert slave.world.store.log.wrote == 0
 
 
 @settings(max_examples=60)
@@ -362,7 +362,7 @@ def test_a_record_of_another_place_is_not_kept() -> None:
     with pytest.raises((CopyRefused, StreamBroken)):
         session.receive(master.pump())
 
-    assert slave.world.store.wrote == 0
+    assert slave.world.store.log.wrote == 0
 
 
 def test_a_length_that_cannot_be_is_not_waited_for() -> None:

@@ -266,7 +266,7 @@ async def test_a_slave_is_whole_again_when_it_has_what_its_master_had(
         async with running(conf) as slave:
             async with dialogue(master) as peer:
                 assert (await peer.send(b"one")).code == 0
-            await wait_until(lambda: slave.store.wrote == master.store.wrote)
+            await wait_until(lambda: slave.store.log.wrote == master.store.log.wrote)
             status = await slave.orders.status()
             assert (status.is_whole, status.is_crash_safe) == (True, True)
             assert status.heard_ms is not None and 0 <= status.heard_ms < 30_000

@@ -17,7 +17,7 @@ from gantry_broker.ha.master_session import MasterFacts, MasterSession, Phase
 from gantry_broker.ha.server import ReplicationServer
 from gantry_broker.ha.slave_session import SlaveFacts
 from gantry_broker.ha.store_log import SlaveStore, StoreLog
-from gantry_broker.store.log_guard import DamageState
+from gantry_broker.store.damage import DamageState
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import wait_until
 from gantry_testing.store_world import TINY, StoreWorld
@@ -73,8 +73,8 @@ class Pair:
 
     @property
     def is_level(self) -> bool:
-        dispatched = self.slave.store.dispatched
-        return dispatched == self.master.store.wrote == max((one.received for one in self.slaves), default=-1)
+        dispatched = self.slave.store.dispatcher.dispatched
+        return dispatched == self.master.store.log.wrote == max((one.received for one in self.slaves), default=-1)
 
 
 @asynccontextmanager
@@ -115,10 +115,10 @@ async def test_a_damaged_record_is_healed_from_the_other_side_and_delivered(side
 
         first = world.store.read("orders", 0, DAMAGED, count_max=1, bytes_max=1 << 20)
         assert first.is_waiting and first.next_offset == DAMAGED and not first.body
-        await wait_until(lambda: world.store.guard.counters.healed == 1)
+        await wait_until(lambda: world.store.guard.damage.counters.healed == 1)
 
         assert read_bodies(world) == sent
-        assert not world.store.guard.damaged and world.store.guard.counters.lost == 0
+        assert not world.store.guard.damage.damaged and world.store.guard.damage.counters.lost == 0
 
 
 async def test_what_is_healed_is_on_the_disk() -> None:
@@ -127,7 +127,7 @@ async def test_what_is_healed_is_on_the_disk() -> None:
         both.master.store.flush()
         damage(both, "master")
         both.master.messages("orders")
-        await wait_until(lambda: both.master.store.guard.counters.healed == 1)
+        await wait_until(lambda: both.master.store.guard.damage.counters.healed == 1)
         sent = both.master.sent_bodies("orders")
 
     both.master.lose_power()
@@ -144,7 +144,7 @@ async def test_without_a_replica_readers_step_over_at_once() -> None:
 
     sent = world.sent_bodies("orders")
     assert read_bodies(world) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
-    assert [one.state for one in world.store.guard.damaged] == [DamageState.FOUND]
+    assert [one.state for one in world.store.guard.damage.damaged] == [DamageState.FOUND]
     await healer.close()
 
 
@@ -156,10 +156,10 @@ async def test_what_is_damaged_on_both_sides_is_reported_as_lost_and_stepped_ove
         guard, sent = both.master.store.guard, both.master.sent_bodies("orders")
 
         read_bodies(both.master)
-        await wait_until(lambda: guard.counters.lost == 1)
+        await wait_until(lambda: guard.damage.counters.lost == 1)
 
         assert read_bodies(both.master) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
-        assert [one.state for one in guard.damaged] == [DamageState.LOST]
+        assert [one.state for one in guard.damage.damaged] == [DamageState.LOST]
 
 
 async def test_a_slave_that_lacks_a_damaged_record_gets_it_when_it_is_healed() -> None:
@@ -169,17 +169,17 @@ async def test_a_slave_that_lacks_a_damaged_record_gets_it_when_it_is_healed() -
         late = make_world(2)
         store = SlaveStore(late.store)
         facts = SlaveFacts("c", "b", 2, late.store.identity.uuid, TINY.mapped_file_size_commit_log, 0, True, "")
-        both.master.store.guard.on_resolved = both.server.appended
+        both.master.store.guard.damage.on_resolved.append(both.server.appended)
         follower = Follower(store, lambda: facts, ("127.0.0.1", both.server.port))
         task = asyncio.ensure_future(follower.run())
         try:
-            await wait_until(lambda: late.store.wrote == both.master.store.wrote)
+            await wait_until(lambda: late.store.log.wrote == both.master.store.log.wrote)
         finally:
             task.cancel()
             await asyncio.wait([task])
 
-        assert both.master.store.guard.counters.healed == 1
-        assert late.store.message_at(start) == both.master.records[start]
+        assert both.master.store.guard.damage.counters.healed == 1
+        assert late.store.guard.message_at(start) == both.master.records[start]
 
 
 @pytest.mark.parametrize("numbers", [(DAMAGED,), (3, 4, 5, 120, 199)], ids=["one", "several, and the last"])
@@ -199,7 +199,9 @@ async def test_damage_is_not_taken_for_another_history_when_a_slave_comes_again(
             healer.look(1e6)
         guards = [world.store.guard for world in (both.master, both.slave)]
         await wait_until(
-            lambda: sum(one.counters.healed for one in guards) >= 1 and not any(one.damaged for one in guards)
+            lambda: (
+                sum(one.damage.counters.healed for one in guards) >= 1 and not any(one.damage.damaged for one in guards)
+            )
         )
 
         for world in (both.master, both.slave):
@@ -215,11 +217,11 @@ async def test_neighbours_that_are_damaged_are_not_taken_for_another_history(is_
         for number in (DAMAGED, DAMAGED + 1, DAMAGED + 2):
             damage(both, "master", number=number)
             if is_found:
-                both.master.store.guard.report(*place(both.master, number)[:2])
+                both.master.store.guard.damage.report(*place(both.master, number)[:2])
 
         await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
         both.healers["master"].look(1e6)
-        await wait_until(lambda: not both.master.store.guard.damaged)
+        await wait_until(lambda: not both.master.store.guard.damage.damaged)
         assert read_bodies(both.master) == both.master.sent_bodies("orders")
 
 
@@ -231,16 +233,16 @@ async def test_a_slave_with_long_damage_is_no_other_history_and_is_healed() -> N
         numbers = range(20, 190)
         for number in numbers:
             damage(both, "slave", number=number)
-            both.slave.store.guard.report(*place(both.master, number)[:2])
+            both.slave.store.guard.damage.report(*place(both.master, number)[:2])
 
         await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
         guard = both.slave.store.guard
         for _ in range(60):
             both.healers["slave"].look(1e6)
             await asyncio.sleep(0.02)
-        await wait_until(lambda: not guard.damaged)
+        await wait_until(lambda: not guard.damage.damaged)
 
-        assert guard.counters.healed >= 1
+        assert guard.damage.counters.healed >= 1
         assert read_bodies(both.slave) == both.master.sent_bodies("orders")
 
 
@@ -250,7 +252,7 @@ async def test_another_history_whose_records_lie_elsewhere_is_refused(body_bytes
     both = Pair()
     both.master.send("orders", COUNT)
     both.slave.send("orders", 20)
-    while both.slave.store.wrote < both.master.store.wrote:
+    while both.slave.store.log.wrote < both.master.store.log.wrote:
         both.slave.append([both.slave.draft("orders", body=b"x" * body_bytes)])
     both.master.send("orders", COUNT)
     await both.server.start("127.0.0.1", 0)
@@ -292,17 +294,17 @@ async def test_a_new_replica_is_asked_for_what_was_lost() -> None:
     healer = Healer(world.store, lambda: sources, nullcontext)
     log_byte(world, start + 90, b"\xee")
     read_bodies(world)
-    assert world.store.guard.counters.found == 1
+    assert world.store.guard.damage.counters.found == 1
 
     healer.look(1.0)
     sources.append(GivenSource(b"", start))
     healer.look(2.0)
-    await wait_until(lambda: world.store.guard.counters.lost == 1)
+    await wait_until(lambda: world.store.guard.damage.counters.lost == 1)
     sources[0].record = world.records[start]
     healer.look(3.0)
-    assert world.store.guard.damaged[0].state is DamageState.LOST
+    assert world.store.guard.damage.damaged[0].state is DamageState.LOST
     healer.look(63.0)
-    await wait_until(lambda: world.store.guard.counters.healed == 1)
+    await wait_until(lambda: world.store.guard.damage.counters.healed == 1)
     await healer.close()
 
     assert read_bodies(world) == world.sent_bodies("orders")
@@ -319,8 +321,8 @@ async def test_what_every_replica_lacks_is_counted_as_lost_once() -> None:
     read_bodies(world)
     for now in (0.0, 100.0, 200.0):
         healer.look(now)
-        await wait_until(lambda: world.store.guard.damaged[0].state is DamageState.LOST)
-    assert source.fetched >= 3 and world.store.guard.counters.lost == 1
+        await wait_until(lambda: world.store.guard.damage.damaged[0].state is DamageState.LOST)
+    assert source.fetched >= 3 and world.store.guard.damage.counters.lost == 1
     await healer.close()
 
 
@@ -339,12 +341,12 @@ async def test_a_message_is_lost_only_when_every_expected_replica_lacks_it(count
     await wait_until(lambda: sources[0].fetched == 1)
     await asyncio.sleep(0)
     if count_expected == 1:
-        await wait_until(lambda: guard.counters.lost == 1)
+        await wait_until(lambda: guard.damage.counters.lost == 1)
     else:
-        assert guard.may_be_healed(start) and guard.is_awaited and not guard.counters.lost
+        assert guard.damage.may_be_healed(start) and guard.damage.is_awaited and not guard.damage.counters.lost
         sources.append(GivenSource(world.records[start], start))
         healer.look(1.0)
-        await wait_until(lambda: guard.counters.healed == 1)
+        await wait_until(lambda: guard.damage.counters.healed == 1)
         assert read_bodies(world) == world.sent_bodies("orders")
     await healer.close()
 
@@ -369,11 +371,11 @@ async def test_a_message_that_a_start_could_not_dispatch_is_delivered_when_it_is
     source = RecordSource(world)
     healer = Healer(world.store, lambda: [source], nullcontext)
     healer.look(1.0)
-    await wait_until(lambda: not world.store.guard.damaged)
+    await wait_until(lambda: not world.store.guard.damage.damaged)
     await healer.close()
 
     assert read_bodies(world) == sent
-    assert world.store.guard.counters.lost == 0
+    assert world.store.guard.damage.counters.lost == 0
 
 
 class RecordSource:
@@ -427,7 +429,7 @@ async def test_records_that_fail_a_check_are_never_written(change: str) -> None:
     before = world.files("commitlog")
 
     read_bodies(world)
-    await wait_until(lambda: world.store.guard.counters.lost == 1)
+    await wait_until(lambda: world.store.guard.damage.counters.lost == 1)
     await healer.close()
 
     assert world.files("commitlog") == before

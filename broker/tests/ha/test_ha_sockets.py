@@ -52,7 +52,7 @@ class Master:
 
     @property
     def wrote(self) -> int:
-        return self.world.store.wrote
+        return self.world.store.log.wrote
 
 
 @asynccontextmanager
@@ -119,7 +119,7 @@ async def test_a_slave_comes_back_by_itself_when_its_connection_breaks() -> None
             one.send(20)
             await wait_until(lambda: one.slaves.acked() == one.wrote)
 
-        assert slave.world.store.wrote == one.wrote
+        assert slave.world.store.log.wrote == one.wrote
         assert len(one.server.streams) == 1
 
 

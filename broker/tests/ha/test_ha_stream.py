@@ -21,6 +21,7 @@ from gantry_broker.ha.slave_session import Phase, SlaveFacts, SlaveSession
 from gantry_broker.ha.store_log import SlaveStore, StoreLog
 from gantry_broker.store.copying import CopyRefused
 from gantry_broker.store.identity import Epoch
+from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.settings import PoolSettings
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import TINY, StoreWorld
@@ -40,7 +41,7 @@ class Node:
         self.promised_epoch = 0
 
     @property
-    def store(self):  # type: ignore[no-untyped-def]
+    def store(self) -> MessageStore:
         return self.world.store
 
     def master_facts(self, secret: bytes = b"") -> MasterFacts:
@@ -53,7 +54,7 @@ class Node:
         )  # fmt: skip
 
     def log(self) -> bytes:
-        data, offset, log = b"", self.store.min_physical, StoreLog(self.store)
+        data, offset, log = b"", self.store.log.min_physical, StoreLog(self.store)
         while more := log.read(offset + len(data), 1 << 20):
             data += more
         return data
@@ -114,15 +115,15 @@ def test_a_slave_is_a_prefix_of_its_master_wherever_the_stream_is_cut(data: st.D
                 break
             finally:
                 assert master.log().startswith(slave.log())
-                assert slaves.acked() <= slave.store.wrote
+                assert slaves.acked() <= slave.store.log.wrote
         commit(slave)
         wire.master.close()
         assert slaves.acked() == -1
     settle_with_few_buffers(master, slave, slaves)
 
     assert slave.log() == master.log()
-    assert slaves.acked() == master.store.wrote
-    for topic, queues in master.store.topics().items():
+    assert slaves.acked() == master.store.log.wrote
+    for topic, queues in master.store.queues.topics().items():
         for queue_id in queues:
             assert slave.world.bodies(topic, queue_id) == master.world.bodies(topic, queue_id)
 
@@ -136,14 +137,14 @@ def settle_with_few_buffers(master: Node, slave: Node, slaves: AckSet) -> None:
     """A slave whose buffers are full ends its stream, and goes on with the next one."""
     while True:
         wire = Wire(master, slave, slaves)
-        before = slave.store.wrote
+        before = slave.store.log.wrote
         try:
             wire.settle()
             return
         except PoolExhausted:
             wire.master.close()
             commit(slave)
-            assert slave.store.wrote > before, "each stream brings it on"
+            assert slave.store.log.wrote > before, "each stream brings it on"
 
 
 @settings(max_examples=150)
@@ -182,11 +183,11 @@ def test_a_returning_master_loses_what_its_successor_never_had() -> None:
     old.world.send("orders", 30)
     wire = Wire(old, new, slaves)
     wire.settle()
-    fork = new.store.wrote
+    fork = new.store.log.wrote
     old.world.send("orders", 10)
     lost = [record for start, record in old.world.records.items() if start >= fork]
     wire.slave_store.promote([*new.store.identity.epochs, Epoch(2, fork)])
-    new.store.stop_holding_dispatch()
+    new.store.dispatcher.release(new.store.log.wrote, keep_holding=False)
     new.world.send("orders", 10)
 
     wire = Wire(new, old, AckSet(acks_needed=1, is_flushed_wanted=False))
@@ -223,7 +224,7 @@ def test_a_slave_with_other_bytes_in_the_same_epoch_is_refused_with_the_place() 
     master.world.send("orders", 60)
     slave.world.append([slave.world.draft("bills", 0)])
     slave.world.send("orders", 30)
-    assert slave.store.wrote < master.store.wrote
+    assert slave.store.log.wrote < master.store.log.wrote
     wire = Wire(master, slave, slaves)
 
     wire.settle()
@@ -250,7 +251,7 @@ def test_a_slave_that_starts_late_gets_everything_that_is_left() -> None:
     for slave in (late, away):
         Wire(master, slave, slaves).settle()
 
-        assert slave.store.min_physical == master.store.min_physical == offset
+        assert slave.store.log.min_physical == master.store.log.min_physical == offset
         assert slave.log() == master.log()
         assert slave.world.bodies() == master.world.bodies()
 
@@ -282,7 +283,7 @@ def test_what_was_damaged_in_a_log_that_is_copied_anew_is_shown(number: int) -> 
     Wire(master, slave, slaves).settle()
     assert slave.store.is_restarted and slave.log() == master.log()
     assert slave.world.bodies() == master.world.bodies()
-    assert not slave.store.guard.damaged
+    assert not slave.store.guard.damage.damaged
 
 
 def test_what_was_damaged_in_a_tail_that_is_cut_hides_nothing_that_comes_there() -> None:
@@ -295,7 +296,7 @@ def test_what_was_damaged_in_a_tail_that_is_cut_hides_nothing_that_comes_there()
     slave.world.send("orders", 200)
     damaged_since_its_start(slave, 400)
     epochs = master.store.identity.epochs
-    master.store.change_epochs([*epochs, Epoch(epochs[-1].epoch + 1, master.store.wrote)])
+    master.store.change_epochs([*epochs, Epoch(epochs[-1].epoch + 1, master.store.log.wrote)])
     for _ in range(10):
         master.world.append([master.world.draft(body=b"x" * 100) for _ in range(30)])
 
@@ -314,7 +315,7 @@ def test_who_does_not_know_the_secret_is_turned_away(secrets: tuple[bytes, bytes
     with suppress(StreamBroken):
         wire.settle()
 
-    assert slave.store.wrote == 0
+    assert slave.store.log.wrote == 0
     assert len(slaves) == 0
 
 

@@ -49,7 +49,7 @@ async def test_a_strange_slave_gets_nothing(tmp_path: Path, is_guarded: bool) ->
     ) as master:  # fmt: skip
         async with dialogue(master) as peer:
             assert (await peer.send(b"a secret")).code == 0
-        await wait_until(lambda: master.store.flushed == master.store.wrote)
+        await wait_until(lambda: master.store.log.flushed == master.store.log.wrote)
         await master.core.persistence.round()  # what a start writes comes from itself
         before = written(master)
         async with running_broker(
@@ -58,10 +58,10 @@ async def test_a_strange_slave_gets_nothing(tmp_path: Path, is_guarded: bool) ->
         ) as slave:  # fmt: skip
             if is_guarded:
                 await tried(slave)
-                assert slave.store.wrote == 0 and len(master.replication.acks) == 0
+                assert slave.store.log.wrote == 0 and len(master.replication.acks) == 0
                 assert before["commitlog/00000000000000000000"] and written(master) == before
             else:
-                await wait_until(lambda: slave.store.wrote == master.store.wrote)
+                await wait_until(lambda: slave.store.log.wrote == master.store.log.wrote)
 
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
@@ -81,7 +81,7 @@ async def test_a_strange_master_is_believed_nothing(tmp_path: Path, is_guarded: 
                 await slave.core.persistence.round()  # what a start writes comes from itself
                 before = written(slave)
                 await tried(slave)
-                assert slave.store.wrote == 0 and slave.roles.promises.promise.epoch == 0
+                assert slave.store.log.wrote == 0 and slave.roles.promises.promise.epoch == 0
                 assert before and written(slave) == before
             else:
-                await wait_until(lambda: slave.store.wrote == rogue.store.wrote)
+                await wait_until(lambda: slave.store.log.wrote == rogue.store.log.wrote)

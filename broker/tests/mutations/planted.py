@@ -62,8 +62,8 @@ STORE: Final = (
     ),
     Fault(
         "name of new file not synced",
-        "broker/src/gantry_broker/store/commit_log.py",
-        "                file.file.sync()\n                self.files.disk.sync_directory(self.files.directory)\n"
+        "broker/src/gantry_broker/store/next_file.py",
+        "                file.file.sync()\n                self._files.disk.sync_directory(self._files.directory)\n"
         "        except StoreFull:",
         "                file.file.sync()\n        except StoreFull:",
         "A log file that holds flushed messages has its name after a power loss.",
@@ -91,7 +91,7 @@ STORE: Final = (
     ),
     Fault(
         "shown before committed",
-        "broker/src/gantry_broker/store/confirm.py",
+        "broker/src/gantry_broker/store/positions.py",
         "return _and_acked(positions.wrote if is_crash_safe else positions.committed, positions)",
         "return _and_acked(positions.wrote, positions)",
         "A consumer never sees a message that a crash of the process takes back.",

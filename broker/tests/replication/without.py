@@ -36,7 +36,7 @@ def promise_and_go_on() -> None:
         history = roles.replication.store.history
         return Promised(
             epoch=epoch, identity=roles.store.identity.uuid, broker_id=roles.settings.broker_id,
-            last_epoch=history.epoch, end=roles.store.wrote, granted_ms=roles.replication.slave.granted_ms,
+            last_epoch=history.epoch, end=roles.store.log.wrote, granted_ms=roles.replication.slave.granted_ms,
         )  # fmt: skip
 
     replace(RoleOrders, "promise", promise)
@@ -70,9 +70,9 @@ def acknowledge_without_grants() -> None:
 
 def show_what_is_not_confirmed() -> None:
     """Consumers see what is written, whoever else has it."""
-    from gantry_broker.store.message_store import MessageStore
+    from gantry_broker.store.positions import LogPositions
 
-    replace(MessageStore, "confirmed", property(lambda store: store.wrote))
+    replace(LogPositions, "confirmed", property(lambda positions: positions._log.wrote))
 
 
 def believe_offsets() -> None:

@@ -214,10 +214,10 @@ async def test_slaves_copy_over_ipv6(tmp_path: Path, kind: str) -> None:
         if classic:
             conf |= {"haMasterIsClassic": "true", "haMasterBrokerAddress": f"[::1]:{master.port}"}
         slave = await stack.enter_async_context(running_broker(tmp_path / "slave", disk=None, clock=None, **conf))
-        await wait_until(lambda: slave.store.dispatched == master.store.wrote)
+        await wait_until(lambda: slave.store.dispatcher.dispatched == master.store.log.wrote)
         await one.close()
 
-        assert bytes(slave.store.log_view(0)) == bytes(master.store.log_view(0))
+        assert bytes(slave.store.log.view(0)) == bytes(master.store.log.view(0))
         at_slave = await talk(slave)
         found: list[StoredMessage] = []
         async with asyncio.timeout(120):

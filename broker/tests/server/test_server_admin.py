@@ -77,7 +77,7 @@ async def test_a_topic_is_made_changed_and_deleted(broker: Broker, client: Dialo
     assert (await client.ask(351, {"topic": "Made"})).code == 17
     assert (await client.pull(0, topic="Made", queueId="4")).code == 17
     assert broker.core.offsets.groups_of("Made") == []
-    assert broker.core.store.find_queue("Made", 4) is None
+    assert broker.core.store.queues.get("Made", 4) is None
 
 
 async def test_a_deleted_topic_may_come_back_empty(client: Dialogue) -> None:
@@ -100,7 +100,7 @@ async def test_a_deleted_topic_stays_deleted(tmp_path: Path) -> None:
 
     async with running_broker(tmp_path) as broker:
         assert broker.core.topics.find("Gone") is None
-        assert broker.core.store.find_queue("Gone", 0) is None
+        assert broker.core.store.queues.get("Gone", 0) is None
         assert broker.core.topics.find(TOPIC) is not None
 
 
@@ -318,7 +318,7 @@ async def test_the_broker_says_how_it_is(broker: Broker, clock: FakeClock, clien
     assert all(isinstance(value, str) for value in table.values())
     assert table["brokerVersionDesc"] == "V5_3_3"
     assert (table["msgPutTotalTodayNow"], table["msgGetTotalTodayNow"]) == ("1", "1")
-    assert table["commitLogMaxOffset"] == str(broker.core.store.wrote) == table["putMessageSizeTotal"]
+    assert table["commitLogMaxOffset"] == str(broker.core.store.log.wrote) == table["putMessageSizeTotal"]
     assert (table["commitLogMinOffset"], table["dispatchBehindBytes"], table["heldPulls"]) == ("0", "0", "1")
     assert table["runtime"] == "[ 1 days, 1 hours, 1 minutes, 1 seconds ]"
     assert table["earliestMessageTimeStamp"] == str(clock.wall_ms() - 90_061_000)

@@ -80,7 +80,7 @@ async def test_what_came_before_a_bad_frame_is_answered(place: Place) -> None:
     assert b'"queueOffset":"1"' in first.header
     assert b'"offset":"2"' in second.header
     assert await peer.is_closed_by_peer()
-    assert place.broker.core.store.queue(TOPIC, 0).end == 2
+    assert place.broker.core.store.queues.get_or_create(TOPIC, 0).end == 2
     await peer.close()
 
 

@@ -38,7 +38,7 @@ async def test_queues_without_a_topic_go_and_all_others_stay(broker: Broker, cli
     broker.core.topics.delete(names.SCHEDULE_TOPIC)
 
     assert (await client.ask(316)).code == 0
-    assert set(broker.store.topics()) == {TOPIC, names.SCHEDULE_TOPIC}
+    assert set(broker.store.queues.topics()) == {TOPIC, names.SCHEDULE_TOPIC}
     queues = Path(broker.settings.store_path) / "consumequeue"
     assert sorted(one.name for one in queues.iterdir()) == [names.SCHEDULE_TOPIC, TOPIC]
     assert [message.body for message in await client.read()] == [b"x"]
@@ -57,7 +57,7 @@ async def test_a_slave_deletes_no_queue_whose_topic_it_has_not_heard_of(tmp_path
         slave.core.topics.delete(TOPIC)
         async with dialogue(slave) as client:
             assert (await client.ask(316)).code == 0
-        assert TOPIC in slave.store.topics()
+        assert TOPIC in slave.store.queues.topics()
 
 
 # ------- transactions that were given up
@@ -100,13 +100,13 @@ async def test_only_what_was_given_up_is_resumed(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"open")
         plain = await peer.send_ok(b"plain")
-        wrote = broker.store.wrote
+        wrote = broker.store.log.wrote
         inside = plain["msgId"][:16] + f"{int(plain['msgId'][16:], 16) + 1:016X}"
         for message_id in (half["msgId"], plain["msgId"], inside, "7F00000100002A9F7FFFFFFFFFFFFFFF", "no id", ""):
             reply = await peer.ask(323, {"msgId": message_id})
             assert (reply.code, bool(reply.remark)) == (1, True)
         assert (await peer.ask(323)).code == 1
-        assert broker.store.wrote == wrote
+        assert broker.store.log.wrote == wrote
         assert (await end(peer, half, COMMIT)).code == 0
 
 

@@ -22,7 +22,7 @@ DAMAGED = 7
 
 def damage(broker: Broker, number: int = DAMAGED, *, at: int = 95) -> int:
     """Flip a bit of a stored message, as another process would; where its record lies."""
-    queue = broker.store.find_queue(TOPIC, 0)
+    queue = broker.store.queues.get(TOPIC, 0)
     unit = None if queue is None else queue.unit(number)
     assert unit is not None
     file_size = broker.store.settings.mapped_file_size_commit_log
@@ -72,13 +72,15 @@ async def test_a_consumer_of_a_group_gets_a_damaged_message_when_it_is_healed(tm
     """It waits for the message instead of skipping it, on whichever broker it reads, and misses none."""
     async with pair(tmp_path) as (master, slave):
         bodies = await send_all(master)
-        await wait_until(lambda: slave.store.dispatched == master.store.wrote)
+        await wait_until(lambda: slave.store.dispatcher.dispatched == master.store.log.wrote)
         broker = master if side == "master" else slave
         damage(broker)
 
         assert await pull_all(broker) == bodies
-        assert broker.store.integrity.healed_records == 1
-        assert broker.store.integrity.damaged_records == broker.store.integrity.lost_records == 0
+        assert broker.store.guard.damage.integrity.healed_records == 1
+        assert (
+            broker.store.guard.damage.integrity.damaged_records == broker.store.guard.damage.integrity.lost_records == 0
+        )
 
 
 async def test_a_broker_alone_steps_over_a_damaged_message_and_shows_it(tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ async def test_a_broker_alone_steps_over_a_damaged_message_and_shows_it(tmp_path
         assert (shown.damaged_records, shown.damaged_records_found, shown.healed_records) == (1, 1, 0)
         async with dialogue(broker) as peer:
             table = loads((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
-        facts, [one] = read_facts(table, 0.0), broker.store.guard.damaged
+        facts, [one] = read_facts(table, 0.0), broker.store.guard.damage.damaged
         assert (facts.damaged_records, facts.damaged) == (1, (LogRange(one.start, one.end),))
 
 
@@ -105,11 +107,11 @@ async def test_a_broker_alone_is_incomplete_while_a_message_is_damaged(tmp_path:
         await pull_all(broker, wait_ms=0)
 
         assert broker.roles.report().is_whole is False
-        assert broker.roles.report().damaged_bytes == broker.store.guard.damaged[0].end - place > 0
+        assert broker.roles.report().damaged_bytes == broker.store.guard.damage.damaged[0].end - place > 0
 
-        end = broker.store.guard.damaged[0].end
+        end = broker.store.guard.damage.damaged[0].end
         damage(broker)
-        broker.store.guard.found_good(place, end)
+        broker.store.guard.damage.found_good(place, end)
         assert broker.roles.report().is_whole is True
         assert broker.roles.report().damaged_bytes == 0
 
@@ -118,7 +120,7 @@ async def test_a_damaged_message_is_not_found_by_its_place_nor_sent_back(tmp_pat
     """Requests that name the message by its offset are refused with a reason, and store nothing altered."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         await send_all(broker)
-        place, wrote = damage(broker), broker.store.wrote
+        place, wrote = damage(broker), broker.store.log.wrote
         async with dialogue(broker) as client:
             await client.make_group()
             viewed = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(place)})
@@ -127,4 +129,4 @@ async def test_a_damaged_message_is_not_found_by_its_place_nor_sent_back(tmp_pat
 
         assert viewed.code == returned.code == ResponseCode.SYSTEM_ERROR
         assert str(place) in (viewed.remark or "") and str(place) in (returned.remark or "")
-        assert broker.store.wrote == wrote
+        assert broker.store.log.wrote == wrote

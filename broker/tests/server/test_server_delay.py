@@ -51,7 +51,7 @@ async def send(client: Dialogue, body: bytes, level: int | str, **more: str) -> 
 
 
 def end(broker: Broker, topic: str, queue_id: int = 0) -> int:
-    queue = broker.core.store.find_queue(topic, queue_id)
+    queue = broker.core.store.queues.get(topic, queue_id)
     return 0 if queue is None else queue.end
 
 
@@ -274,11 +274,11 @@ async def test_a_group_without_retries_has_none(broker: Broker, client: Dialogue
     await client.send_ok()
     [message] = await client.read()
     broker.core.groups.put(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0))
-    wrote = broker.core.store.wrote
+    wrote = broker.core.store.log.wrote
 
     assert (await send_back(client, message)).code == 0
 
-    assert broker.core.store.wrote == wrote
+    assert broker.core.store.log.wrote == wrote
 
 
 async def test_a_failed_message_of_nobody_is_refused(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ async def send(client: Dialogue, body: bytes, level: int, **more: str) -> None:
 
 
 def end(broker: Broker, topic: str = TOPIC, queue_id: int = 3) -> int:
-    queue = broker.core.store.find_queue(topic, queue_id)
+    queue = broker.core.store.queues.get(topic, queue_id)
     return 0 if queue is None else queue.readable_end
 
 

@@ -30,7 +30,14 @@ class Log:
     queue_end: int = 1 << 40
     marks: list[str] = field(default_factory=list)
 
-    def find_queue(self, topic: str, queue_id: int) -> SimpleNamespace:
+    @property
+    def log(self) -> "Log":
+        """Its own log, positions and queues."""
+        return self
+
+    positions = queues = log
+
+    def get(self, topic: str, queue_id: int) -> SimpleNamespace:
         return SimpleNamespace(end=self.queue_end)
 
     def mark(self, name: str, *, now: bool) -> None:
@@ -215,7 +222,7 @@ async def test_a_promoted_slave_never_skips(tmp_path: Path, monkeypatch: pytest.
         await wait_until(lambda: first.delay.progress.offset(1) == 1)
         known = second.delay.progress
         await wait_until(lambda: known.offset(1) == 1 or any(one.offset_table.get(1) for _, one in known._waiting))
-        assert second.store.wrote < first.store.wrote, "the copy is on the master only"
+        assert second.store.log.wrote < first.store.log.wrote, "the copy is on the master only"
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)
@@ -315,5 +322,5 @@ async def test_a_slave_that_restarts_goes_on_where_it_was(tmp_path: Path) -> Non
         await second.orders.promote(300, [], False)
         rounds = second.delay.rounds
         await wait_until(lambda: second.delay.rounds >= rounds + 3)
-        queue = second.store.find_queue(TOPIC, 0)
+        queue = second.store.queues.get(TOPIC, 0)
         assert queue is not None and queue.end == 1

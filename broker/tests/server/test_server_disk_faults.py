@@ -46,7 +46,7 @@ async def test_a_full_disk_refuses_and_comes_back() -> None:
 
         taken = await fill(client)
 
-        assert broker.core.store.queue("TopicTest", 0).end == 1 + taken
+        assert broker.core.store.queues.get_or_create("TopicTest", 0).end == 1 + taken
         assert [message.body for message in await client.read(0, maxMsgNums="1")] == [b"first"]
         assert (await client.send(b"x" * 1_000_000)).code == 14
         disk.capacity = 10 * LOG_FILE_BYTES
@@ -74,7 +74,7 @@ async def test_a_failed_flush_is_the_end() -> None:
     quick = {"flushIntervalCommitLog": "10", "flushCommitLogLeastPages": "0"}
     async with broker_on(disk, clock, **quick) as broker, dialogue(broker) as client:
         await client.send_ok()
-        await wait_until(lambda: broker.core.store.flushed == broker.core.store.wrote)
+        await wait_until(lambda: broker.core.store.log.flushed == broker.core.store.log.wrote)
         disk.fail_next("sync", errno.EIO, count=100)
         await client.send()
 

@@ -325,7 +325,7 @@ async def test_a_refused_send_stores_nothing(
             assert (await client.ask(30, {"topic": TOPIC, "queueId": "0"})).ext == {"offset": "1"}
 
         assert (await client.send()).code == 0
-        assert broker.core.store.queue(TOPIC, 0).end == 2
+        assert broker.core.store.queues.get_or_create(TOPIC, 0).end == 2
         assert broker.status.snapshot().refused_requests[RefusalReason.QUEUE_TIMEOUT] == 3
         await peer.close()
 
@@ -346,7 +346,7 @@ async def test_a_oneway_send_is_not_dropped_for_being_late(
                 client.tell(code, send_ext(code), b"one-way")
             assert (await client.send()).code == 2
 
-        assert broker.core.store.queue(TOPIC, 0).end == 6
+        assert broker.core.store.queues.get_or_create(TOPIC, 0).end == 6
 
 
 async def test_a_oneway_send_is_dropped_for_a_reason_that_stands(tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ async def test_a_oneway_send_is_dropped_for_a_reason_that_stands(tmp_path: Path)
         await wait_until(lambda: broker.core.stats.refusals.counts[RefusalReason.DISK_FULL] == 1)
         broker.flow.refuse_all(None)
 
-        assert broker.core.store.queue(TOPIC, 0).end == 1
+        assert broker.core.store.queues.get_or_create(TOPIC, 0).end == 1
 
 
 def burst(port: int, sends: bytes, reply_count: int) -> list[int]:
@@ -391,7 +391,7 @@ def test_a_burst_of_5000_sends_is_stored_whole(tmp_path: Path, is_oneway: bool, 
             await client.send_ok()
             codes = await asyncio.to_thread(burst, broker.port, b"".join(sends), 0 if is_oneway else count)
             assert set(codes) <= {0}
-            await wait_until(lambda: broker.core.store.queue(TOPIC, 0).end == count + 1)
+            await wait_until(lambda: broker.core.store.queues.get_or_create(TOPIC, 0).end == count + 1)
             assert sum(broker.core.stats.refusals.counts.values()) == 0
 
     uvloop.run(run())
@@ -408,7 +408,7 @@ async def test_a_broker_that_was_stopped_takes_what_came_meanwhile(tmp_path: Pat
         threading.Event().wait(0.1)  # the loop stands still, and uses no CPU
 
         assert {decode_command(await peer.frame()).code for _ in sends} == {0}
-        assert broker.core.store.queue(TOPIC, 0).end == 101
+        assert broker.core.store.queues.get_or_create(TOPIC, 0).end == 101
         await peer.close()
 
 

@@ -20,7 +20,7 @@ async def test_a_master_tells_of_its_slaves_and_a_slave_of_its_master(tmp_path: 
         slave = await members.slave(master)
         async with dialogue(master) as client:
             await client.send_ok(b"x" * 1000)
-            wrote = master.store.wrote
+            wrote = master.store.log.wrote
             await wait_until(lambda: all(one.received == wrote for one in master.replication.acks))
             found = await client.ask_json(907)
         [one] = found["haConnectionInfo"]
@@ -45,7 +45,7 @@ async def test_a_slave_far_behind_is_not_in_sync(tmp_path: Path, monkeypatch: py
         [progress] = master.replication.acks
         async with dialogue(master) as client:
             await client.send_ok(b"x" * 5000)
-            await wait_until(lambda: progress.received == master.store.wrote)
+            await wait_until(lambda: progress.received == master.store.log.wrote)
             # The slave repeats its acknowledgement, which would undo the change below.
             monkeypatch.setattr(MasterSession, "_acked", lambda *_: None)
             progress.received -= 4000
@@ -76,7 +76,7 @@ async def test_where_the_masters_stream_is_can_be_asked_and_not_told(tmp_path: P
             reply = await client.ask(906)
             assert (reply.code, reply.ext["masterHaAddress"]) == (0, master.settings.ha_address)
             assert reply.ext["masterAddress"] == master.settings.address
-            assert int(reply.ext["masterFlushOffset"]) <= master.store.wrote
+            assert int(reply.ext["masterFlushOffset"]) <= master.store.log.wrote
             refused = await client.ask(906, {"masterHaAddress": "1.2.3.4:1", "masterAddress": "1.2.3.4:2"})
             assert (refused.code, "orders" in (refused.remark or "")) == (16, True)
             assert (await client.ask(908, {"masterFlushOffset": "7"})).code == 0
@@ -103,7 +103,7 @@ async def test_speeds_are_those_between_two_samples(tmp_path: Path) -> None:
 
         async with dialogue(master) as client:
             await client.send_ok(b"x" * 4000)
-        await wait_until(lambda: slave.store.wrote == master.store.wrote)
+        await wait_until(lambda: slave.store.log.wrote == master.store.log.wrote)
         sent.sample(4.0)
         copied.sample(4.0)
-        assert sent.of(stream) == copied.own == master.store.wrote // 2
+        assert sent.of(stream) == copied.own == master.store.log.wrote // 2

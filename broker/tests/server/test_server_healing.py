@@ -35,7 +35,7 @@ async def wait_until_followed(master: Broker) -> None:
 
 
 async def wait_until_copied(master: Broker, slave: Broker) -> None:
-    await wait_until(lambda: slave.store.dispatched == master.store.wrote)
+    await wait_until(lambda: slave.store.dispatcher.dispatched == master.store.log.wrote)
 
 
 async def wait_until_alone(master: Broker) -> None:
@@ -69,11 +69,11 @@ async def test_a_consumer_waits_for_a_slave_that_is_restarted(tmp_path: Path) ->
     async with running_master(tmp_path) as master:
         sent = await damaged_while_alone(tmp_path, master)
         pulling = asyncio.ensure_future(pull_all(master))
-        await wait_until(lambda: master.store.guard.counters.found == 1)
+        await wait_until(lambda: master.store.guard.damage.counters.found == 1)
 
         async with running_slave(tmp_path, master):
             assert await pulling == sent
-        assert master.store.integrity.healed_records == 1
+        assert master.store.guard.damage.integrity.healed_records == 1
 
 
 async def test_without_waiting_for_a_slave_a_consumer_misses_the_message(
@@ -92,7 +92,7 @@ async def test_a_consumer_waits_for_the_first_slave_after_a_clean_restart(tmp_pa
         sent = await damaged_while_alone(tmp_path, master)
     async with running_master(tmp_path) as master:
         pulling = asyncio.ensure_future(pull_all(master))
-        await wait_until(lambda: master.store.guard.counters.found == 1)
+        await wait_until(lambda: master.store.guard.damage.counters.found == 1)
 
         async with running_slave(tmp_path, master):
             assert await pulling == sent
@@ -107,7 +107,7 @@ async def test_a_consumer_waits_for_a_message_that_a_start_could_not_put_into_it
     for name in ("recovery-point.json", "checkpoint"):
         (root / name).unlink()
     async with running_master(tmp_path) as master:
-        assert master.store.guard.counters.found == 1
+        assert master.store.guard.damage.counters.found == 1
         async with running_slave(tmp_path, master):
             assert await pull_all(master) == sent
 
@@ -122,11 +122,11 @@ async def test_a_consumer_waits_for_absent_replicas_no_longer_than_heal_wait(tmp
         assert loop.time() - began >= 1.5
 
         # The second reader does not wait: the record still has the end of its one wait.
-        assert not master.store.guard.is_awaited
+        assert not master.store.guard.damage.is_awaited
         assert await pull_all(master, wait_ms=0) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
 
         async with running_slave(tmp_path, master):
-            await wait_until(lambda: master.store.integrity.healed_records == 1)
+            await wait_until(lambda: master.store.guard.damage.integrity.healed_records == 1)
         assert await pull_all(master) == sent
 
 
@@ -140,7 +140,7 @@ async def test_a_message_that_was_viewed_by_its_place_is_healed(tmp_path: Path) 
         async with dialogue(master) as client:
             viewed = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(place)})
             assert viewed.code == ResponseCode.SYSTEM_ERROR
-            await wait_until(lambda: master.store.integrity.healed_records == 1)
+            await wait_until(lambda: master.store.guard.damage.integrity.healed_records == 1)
             viewed = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(place)})
             assert viewed.code == ResponseCode.SUCCESS
 
@@ -149,10 +149,10 @@ async def test_a_place_inside_of_a_message_is_not_taken_for_damage(tmp_path: Pat
     """A client may ask for any offset: where no record begins nothing is reported, wherever it points."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         await send_all(broker)
-        begin, end_of_log = broker.store.min_physical, broker.store.wrote
+        begin, end_of_log = broker.store.log.min_physical, broker.store.log.wrote
         for place in range(begin, end_of_log):
-            broker.store.message_at(place)
-        assert broker.store.guard.counters.found == 0
+            broker.store.guard.message_at(place)
+        assert broker.store.guard.damage.counters.found == 0
 
 
 # -- delayed messages --------------------------------------------------------------------------------------------------
@@ -185,17 +185,17 @@ async def test_a_delayed_message_that_was_passed_over_is_delivered_when_it_is_he
             patch.setattr(DelayService, "_deliver_slice", lambda service, level: False)
             damage_at(master, await delayed(tmp_path, master))
         await wait_until(lambda: delivered_up_to(master, 1) == 1)
-        assert master.store.guard.counters.found == 1, "it was damaged when it was due"
+        assert master.store.guard.damage.counters.found == 1, "it was damaged when it was due"
         async with dialogue(master) as client:
             assert await bodies(client) == []
         if not is_restarted:
             async with running_slave(tmp_path, master), dialogue(master) as client:
-                await wait_until(lambda: master.store.queue(TOPIC, 0).readable_end == 1)
+                await wait_until(lambda: master.store.queues.get_or_create(TOPIC, 0).readable_end == 1)
                 assert await bodies(client) == [b"delayed body " * 10]
             return
     async with running_master(tmp_path, **conf) as master, running_slave(tmp_path, master):
         master.store.read(names.SCHEDULE_TOPIC, 0, 0, count_max=1, bytes_max=1024, accept=None)  # as the scrubber would
-        await wait_until(lambda: master.store.queue(TOPIC, 0).readable_end == 1)
+        await wait_until(lambda: master.store.queues.get_or_create(TOPIC, 0).readable_end == 1)
 
 
 async def test_a_healed_delayed_message_that_was_delivered_is_not_delivered_again(
@@ -218,12 +218,12 @@ async def test_a_healed_delayed_message_that_was_delivered_is_not_delivered_agai
         await wait_until_followed(master)
         text = properties_text(UNIQ_KEY=UNIQUE, DELAY="1")
         place = int((await client.send_ok(b"delayed body " * 10, properties=text))["msgId"][16:], 16)
-        await wait_until(lambda: master.store.queue(TOPIC, 0).readable_end == 1)
+        await wait_until(lambda: master.store.queues.get_or_create(TOPIC, 0).readable_end == 1)
         await wait_until_copied(master, slave)
         damage_at(master, place)
-        assert master.store.message_at(place) is None
+        assert master.store.guard.message_at(place) is None
         await wait_until(lambda: looked_for == [False])
-        assert master.store.integrity.healed_records == 1
+        assert master.store.guard.damage.integrity.healed_records == 1
         assert await bodies(client) == [b"delayed body " * 10]
 
 
@@ -245,8 +245,8 @@ async def test_a_damaged_half_message_is_committed_when_it_is_healed(tmp_path: P
             damage_at(master, place_of(half), at=150)
 
             first = await end(peer, half, COMMIT)
-            assert (first.code, master.store.guard.counters.found) == (ResponseCode.SERVICE_NOT_AVAILABLE, 1)
-            await wait_until(lambda: master.store.integrity.healed_records == 1)
+            assert (first.code, master.store.guard.damage.counters.found) == (ResponseCode.SERVICE_NOT_AVAILABLE, 1)
+            await wait_until(lambda: master.store.guard.damage.integrity.healed_records == 1)
             assert (await end(peer, half, COMMIT)).code == ResponseCode.SUCCESS
             assert await bodies(peer) == [b"precious body " * 10]
 
@@ -261,8 +261,8 @@ async def test_a_transaction_is_not_given_up_while_its_half_message_may_be_heale
             await wait_until_copied(master, slave)
         await wait_until_alone(master)
         damage_at(master, place_of(half), at=150)
-        await wait_until(lambda: master.store.guard.counters.found == 1)
-        await wait_until(lambda: not master.store.guard.is_awaited)
+        await wait_until(lambda: master.store.guard.damage.counters.found == 1)
+        await wait_until(lambda: not master.store.guard.damage.is_awaited)
         assert (len(master.transactions.journal.halves), master.transactions.questions.given_up) == (1, 0)
 
         await peer.heartbeat("p")
@@ -289,7 +289,7 @@ async def test_a_half_message_that_a_start_has_passed_over_is_open_again_when_it
         assert (await end(peer, gone, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
         async with running_slave(tmp_path, master):
-            await wait_until(lambda: master.store.integrity.healed_records == 2)
+            await wait_until(lambda: master.store.guard.damage.integrity.healed_records == 2)
             await wait_until(lambda: len(master.transactions.journal.halves) == 1)
             assert (await end(peer, gone, COMMIT)).code == ResponseCode.SUCCESS
             assert sorted(await bodies(peer)) == sorted([b"precious body " * 10, b"ended before " * 10])

@@ -47,9 +47,9 @@ async def running(conf: dict[str, str]) -> AsyncIterator[Broker]:
 async def fill(broker: Broker, files: int = 3) -> int:
     """Send until the log has so many files."""
     async with dialogue(broker) as peer:
-        while len(broker.store._log.files.files) < files or broker.store.wrote % broker.store._log.file_size < 9_000:
+        while len(broker.store.log.files.files) < files or broker.store.log.wrote % broker.store.log.file_size < 9_000:
             await peer.send_ok(BODY)
-    return broker.store.wrote
+    return broker.store.log.wrote
 
 
 async def filled(conf: dict[str, str]) -> int:
@@ -151,7 +151,7 @@ async def test_a_master_gets_its_lost_tail_from_its_slave(tmp_path: Path) -> Non
         async with running(slave_conf) as slave:
             await wait_until(lambda: len(master.replication.acks) == 1)
             end = await fill(master)
-            await wait_until(lambda: slave.store.wrote == end)
+            await wait_until(lambda: slave.store.log.wrote == end)
     segments(conf)[-1].unlink()
 
     async with running(conf) as master:
@@ -160,7 +160,7 @@ async def test_a_master_gets_its_lost_tail_from_its_slave(tmp_path: Path) -> Non
             await master.orders.accept_loss("ann")
         async with running(slave_conf):
             await wait_until(lambda: master.roles.role is HaRole.MASTER)
-            assert master.store.wrote == end and not master.store.loss.missing
+            assert master.store.log.wrote == end and not master.store.loss.missing
             await wait_until(lambda: len(master.replication.acks) == 1)
             async with dialogue(master) as peer:
                 assert (await peer.send(b"x")).code == 0
@@ -176,7 +176,7 @@ async def test_a_slave_gets_what_it_lacks_from_its_master(tmp_path: Path, case: 
         )
         async with running(conf) as slave:
             end = await fill(master)
-            await wait_until(lambda: slave.store.wrote == end)
+            await wait_until(lambda: slave.store.log.wrote == end)
         files = segments(conf)
         for file in {"newest": files[-1:], "first": files[:1], "middle": files[1:2], "all": files}[case]:
             file.unlink()
@@ -190,8 +190,8 @@ async def test_a_slave_gets_what_it_lacks_from_its_master(tmp_path: Path, case: 
                 await slave.orders.accept_loss("ann")
         async with running(conf) as slave:
             await wait_until(lambda: slave.roles.completeness.is_whole is True)
-            assert slave.store.wrote == end and not slave.store.loss.missing
-            assert slave.store.min_physical == master.store.min_physical
+            assert slave.store.log.wrote == end and not slave.store.loss.missing
+            assert slave.store.log.min_physical == master.store.log.min_physical
         async with running(conf) as slave:
             assert not slave.store.loss.missing and slave.roles.completeness.is_whole is True
 

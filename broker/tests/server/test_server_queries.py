@@ -123,7 +123,7 @@ async def test_a_message_that_a_fault_can_take_back_is_not_shown(
     """What no slave has is stored and not confirmed: no pull shows it, no query by key (it is not indexed yet), and no
     query by place."""
     if not is_guarded:
-        monkeypatch.setattr(queries, "shown_record", lambda store, at: store.message_at(at))
+        monkeypatch.setattr(queries, "shown_record", lambda store, at: store.guard.message_at(at))
     async with running_broker(tmp_path, brokerRole="SYNC_MASTER") as broker, dialogue(broker) as client:
         sent = await client.send(b"1", properties=properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="k"))
         assert sent.code == 11

@@ -12,7 +12,7 @@ from gantry_broker.app import Broker
 from gantry_broker.errors import StoreFull
 from gantry_broker.server.roles.table_sync import QueueEnds, QueueEndsDocument
 from gantry_broker.store.consume_queue import ConsumeQueue
-from gantry_broker.store.message_store import QUEUE_OFFSET_MAX
+from gantry_broker.store.queue_table import QUEUE_OFFSET_MAX
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.local import GROUP, TOPIC, dialogue, expire
 from gantry_testing.store_world import TINY, StoreWorld
@@ -42,7 +42,7 @@ def says(end: int, topic: str = "idle", number: int = 0) -> QueueEndsDocument:
 
 def next_number(world: StoreWorld, topic: str = "idle") -> int:
     """What the next message gets."""
-    queue = world.store.find_queue(topic, 0)
+    queue = world.store.queues.get(topic, 0)
     return 0 if queue is None else queue.end
 
 
@@ -51,19 +51,19 @@ def test_an_empty_queue_goes_on_where_it_is_told_also_after_a_restart(
     world: StoreWorld, ends: QueueEnds, end: int
 ) -> None:
     """At a file's border, within a file, and far behind; nothing is there to be read before the first message."""
-    ends.receive(says(end), world.store.wrote)
+    ends.receive(says(end), world.store.log.wrote)
 
-    ends.reach(world.store.dispatched)
+    ends.reach(world.store.dispatcher.dispatched)
 
     assert next_number(world) == end
-    queue = world.store.find_queue("idle", 0)
+    queue = world.store.queues.get("idle", 0)
     assert queue is not None
     assert (queue.min_offset, queue.readable_end) == (end, end)
     world.store.close()
     world.open()
     assert next_number(world) == end
     world.send("idle", 3)
-    queue = world.store.find_queue("idle", 0)
+    queue = world.store.queues.get("idle", 0)
     assert queue is not None
     assert (queue.min_offset, queue.end) == (end, end + 3)
     world.store.close()
@@ -73,9 +73,9 @@ def test_an_empty_queue_goes_on_where_it_is_told_also_after_a_restart(
 
 def test_nothing_is_made_before_all_that_the_master_had_is_shown(world: StoreWorld, ends: QueueEnds) -> None:
     """Older messages of the queue may still be on their way."""
-    ends.receive(says(7), world.store.wrote + 1)
+    ends.receive(says(7), world.store.log.wrote + 1)
 
-    ends.reach(world.store.dispatched)
+    ends.reach(world.store.dispatcher.dispatched)
 
     assert next_number(world) == 0
 
@@ -83,26 +83,26 @@ def test_nothing_is_made_before_all_that_the_master_had_is_shown(world: StoreWor
 def test_a_queue_that_has_messages_knows_better(world: StoreWorld, ends: QueueEnds) -> None:
     """Its numbers come from the log."""
     world.send("idle", 2)
-    ends.receive(says(7), world.store.wrote)
+    ends.receive(says(7), world.store.log.wrote)
 
-    ends.reach(world.store.dispatched)
+    ends.reach(world.store.dispatcher.dispatched)
 
     assert next_number(world) == 2
 
 
 def test_a_topic_that_is_deleted_begins_anew(world: StoreWorld, ends: QueueEnds) -> None:
     """What was said of it is forgotten; of others it stays."""
-    ends.receive(QueueEndsDocument({"idle": {0: 7}, "other": {0: 9}}), world.store.wrote)
+    ends.receive(QueueEndsDocument({"idle": {0: 7}, "other": {0: 9}}), world.store.log.wrote)
     ends.forget_topic("idle")
 
-    ends.reach(world.store.dispatched)
+    ends.reach(world.store.dispatcher.dispatched)
 
     assert (next_number(world), next_number(world, "other")) == (0, 9)
 
 
 def test_a_new_master_makes_all_of_them_at_once(world: StoreWorld, ends: QueueEnds) -> None:
     """It gives out the next numbers, wherever the old master's log ended."""
-    ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.wrote + 100)
+    ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.log.wrote + 100)
 
     ends.adopt()
 
@@ -111,10 +111,10 @@ def test_a_new_master_makes_all_of_them_at_once(world: StoreWorld, ends: QueueEn
 
 def test_many_are_made_a_few_in_each_turn(world: StoreWorld, ends: QueueEnds) -> None:
     """The loop is not held up by all of them."""
-    ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.wrote)
+    ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.log.wrote)
     turns = 0
     while any(next_number(world, f"idle-{number}") == 0 for number in range(20)):
-        ends.reach(world.store.dispatched)
+        ends.reach(world.store.dispatcher.dispatched)
         turns += 1
 
     assert turns == 3
@@ -126,9 +126,9 @@ def test_a_queue_that_cannot_be_is_left_out(
 ) -> None:
     """The others are made, and it is said."""
     topic, number, end = place
-    ends.receive(QueueEndsDocument({topic: {number: end}, "other": {0: 9}}), world.store.wrote)
+    ends.receive(QueueEndsDocument({topic: {number: end}, "other": {0: 9}}), world.store.log.wrote)
 
-    ends.reach(world.store.dispatched)
+    ends.reach(world.store.dispatcher.dispatched)
 
     assert next_number(world, "other") == 9
     assert "the master reports an impossible queue" in caplog.text
@@ -140,13 +140,13 @@ def test_without_room_it_is_tried_again(world: StoreWorld, ends: QueueEnds, monk
     def full(*_: object) -> bool:
         raise StoreFull("no room")
 
-    ends.receive(says(7), world.store.wrote)
+    ends.receive(says(7), world.store.log.wrote)
     with monkeypatch.context() as patch:
-        patch.setattr(type(world.store), "set_start_offset", full)
-        ends.reach(world.store.dispatched)
+        patch.setattr(type(world.store.queues), "set_start_offset", full)
+        ends.reach(world.store.dispatcher.dispatched)
     assert next_number(world) == 0
 
-    ends.reach(world.store.dispatched)
+    ends.reach(world.store.dispatcher.dispatched)
 
     assert next_number(world) == 7
 
@@ -159,7 +159,7 @@ def test_without_room_for_a_file_the_number_holds_all_the_same(
     def full(*_: object) -> None:
         raise StoreFull("no room")
 
-    ends.receive(says(7), world.store.wrote)
+    ends.receive(says(7), world.store.log.wrote)
     with monkeypatch.context() as patch:
         patch.setattr(ConsumeQueue, "extend", full)
         ends.adopt()

@@ -41,7 +41,7 @@ async def test_the_log_is_read_as_it_was_said_in_files_to_come_as_well(tmp_path:
         assert (await client.ask(SET, {"READ_AHEAD_MODE": "1"})).code == 0
         for _ in range(8):
             await client.send_ok(bytes(200_000))
-        written = sorted(maps(log).items())[: broker.store.wrote // FILE_BYTES + 1]
+        written = sorted(maps(log).items())[: broker.store.log.wrote // FILE_BYTES + 1]
         assert len(written) >= 2
         assert {is_random for _, is_random in written} == {True}
 

@@ -143,7 +143,7 @@ async def test_a_killed_master_goes_on_in_its_epoch_with_all_that_it_had(tmp_pat
         master = await group.begin()
         await wait_until(lambda: master.replication.policy.may_acknowledge())
         assert await code_of_a_send(master) == 0
-        end = master.store.wrote
+        end = master.store.log.wrote
 
         again = await group.killed(1)
         assert (await again.orders.status()).may_regain

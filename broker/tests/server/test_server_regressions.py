@@ -79,7 +79,7 @@ async def test_an_opaque_that_no_reply_can_carry_closes_the_connection(tmp_path:
         await peer.say(send_frame(opaque))
 
         assert await peer.is_closed_by_peer()
-        assert broker.store.find_queue("TopicTest", 0).end == 1  # type: ignore[union-attr]  # it was just sent to
+        assert broker.store.queues.get("TopicTest", 0).end == 1  # type: ignore[union-attr]  # it was just sent to
         await peer.close()
 
 

@@ -36,7 +36,7 @@ async def send(client: Dialogue, count: int) -> None:
 
 
 def damage(broker: Broker, offset: int) -> None:
-    queue = broker.store.find_queue(TOPIC, 0)
+    queue = broker.store.queues.get(TOPIC, 0)
     assert queue is not None
     queue.files.files[0].view[offset * UNIT_BYTES + 6] ^= 1
 
@@ -76,7 +76,7 @@ async def test_a_pull_is_held_while_its_queue_is_rebuilt(
 async def test_a_query_is_told_to_come_again_while_the_index_is_rebuilt(broker: Broker, client: Dialogue) -> None:
     """Code 2, which clients repeat, and not "no message"; soon it is found."""
     await send(client, 5)
-    index = broker.store._index
+    index = broker.store._life.index
     assert index is not None
     file = index.files[0]
     for number in range(1, file.header.next_number):

@@ -125,7 +125,7 @@ async def test_no_copy_is_kept_where_that_is_switched_off(tmp_path: Path) -> Non
 
         assert (said.code, len(asker.pushed)) == (0, 1)
         assert (said.ext["msgId"], said.ext["queueId"], said.ext["queueOffset"]) == ("0", "0", "0")
-        assert broker.store.wrote == 0
+        assert broker.store.log.wrote == 0
 
 
 async def test_a_requester_that_is_not_there_is_said(broker: Broker, client: Dialogue) -> None:
@@ -191,9 +191,9 @@ async def test_replies_on_their_way_are_bounded(
     async with requester(broker, answer=late) as asker:
         waiting = asyncio.ensure_future(reply(client))
         await wait_until(lambda: len(asker.pushed) == 1)
-        before = broker.store.wrote
+        before = broker.store.log.wrote
         busy = await reply(client)
-        assert (busy.code, broker.store.wrote) == (2, before)
+        assert (busy.code, broker.store.log.wrote) == (2, before)
     assert (await waiting).code == 1
 
     async with requester(broker):
@@ -246,7 +246,7 @@ async def test_a_bad_reply_is_neither_pushed_nor_stored(
     async with requester(broker) as asker:
         said = await client.ask(REPLY_V2, send_ext(310, **fields), b"an answer")
 
-    assert (said.code, asker.pushed, broker.store.wrote) == (code, [], 0)
+    assert (said.code, asker.pushed, broker.store.log.wrote) == (code, [], 0)
 
 
 async def test_a_oneway_reply_is_pushed_and_not_answered(broker: Broker, client: Dialogue) -> None:

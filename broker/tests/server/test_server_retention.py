@@ -46,15 +46,15 @@ class Place:
 
     @property
     def begin(self) -> int:
-        return self.broker.store.min_physical
+        return self.broker.store.log.min_physical
 
     async def fill(self, files: int, *, topic: str = TOPIC, queue_id: int = 0) -> None:
         """Messages of 100 kB until so many more files of the log are full; all of them flushed."""
-        target = self.broker.store.wrote + files * MIB
-        while self.broker.store.wrote < target:
+        target = self.broker.store.log.wrote + files * MIB
+        while self.broker.store.log.wrote < target:
             await self.client.send_ok(BODY, topic=topic, queueId=str(queue_id))
             self.clock.advance(1)
-        await wait_until(lambda: self.broker.store.flushed == self.broker.store.wrote)
+        await wait_until(lambda: self.broker.store.log.flushed == self.broker.store.log.wrote)
 
     def press(self, percent: int) -> None:
         """Let the disk be so full, by making it smaller or larger."""
@@ -76,7 +76,7 @@ class Place:
         self.broker.core.offsets.commit(group, topic, queue_id, offset)
 
     def end(self, topic: str = TOPIC, queue_id: int = 0) -> int:
-        queue = self.broker.store.find_queue(topic, queue_id)
+        queue = self.broker.store.queues.get(topic, queue_id)
         assert queue is not None
         return queue.end
 
@@ -310,7 +310,7 @@ async def test_unconsumed_messages_go_when_that_was_asked_for() -> None:
         for _ in range(8):
             here.press(99)
             await here.rounds()
-        assert here.begin == here.broker.store.wrote - here.broker.store.wrote % MIB
+        assert here.begin == here.broker.store.log.wrote - here.broker.store.log.wrote % MIB
 
 
 async def test_delayed_messages_wait_for_their_delivery() -> None:
@@ -326,14 +326,14 @@ async def test_delayed_messages_wait_for_their_delivery() -> None:
         assert here.begin == 0
 
         here.clock.advance(2 * HOUR_MS)
-        await wait_until(lambda: here.broker.store.find_queue("Later", 0) is not None)
+        await wait_until(lambda: here.broker.store.queues.get("Later", 0) is not None)
         here.consume(1, topic="Later")
-        await wait_until(lambda: here.broker.store.flushed == here.broker.store.wrote)
+        await wait_until(lambda: here.broker.store.log.flushed == here.broker.store.log.wrote)
         here.press(95)
         await here.rounds(2)
 
         assert here.begin > 0
-        assert SCHEDULE_TOPIC in here.broker.store.topics()
+        assert SCHEDULE_TOPIC in here.broker.store.queues.topics()
 
 
 async def test_failed_messages_wait_for_their_own_group() -> None:

@@ -102,7 +102,7 @@ async def ask(broker: Broker, end: asyncio.Event) -> None:
         while not end.is_set():
             queue = {"topic": TOPIC, "queueId": "0"}
             minimum = int((await client.ask(RequestCode.GET_MIN_OFFSET, queue)).ext["offset"])
-            oldest = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(broker.store.min_physical)})
+            oldest = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(broker.store.log.min_physical)})
             assert oldest.code in (0, 1)
             if oldest.code == 0:
                 [number] = check_messages(oldest.body)
@@ -134,8 +134,8 @@ async def test_readers_and_deletion_do_not_hurt_each_other(
         finally:
             end.set()
             await asyncio.gather(*readers)
-        deleted = broker.store.min_physical // FILE_BYTES
-        minimum, wrote = broker.store.queue(TOPIC, 0).min_offset, broker.store.wrote
+        deleted = broker.store.log.min_physical // FILE_BYTES
+        minimum, wrote = broker.store.queues.get_or_create(TOPIC, 0).min_offset, broker.store.log.wrote
         files = len(os.listdir(tmp_path / "commitlog"))
 
     refusals = {"sends are refused: the disk is full"}
@@ -145,7 +145,7 @@ async def test_readers_and_deletion_do_not_hurt_each_other(
     assert counts["found"] > 100
     assert counts["moved"] > 20
     async with running_broker(tmp_path, disk=None, clock=None, **CONF) as broker:
-        assert broker.store.wrote == wrote
+        assert broker.store.log.wrote == wrote
         async with dialogue(broker) as client:
             assert check_messages((await last_pull(client, minimum)).body)[-1] == MESSAGES - 1
 

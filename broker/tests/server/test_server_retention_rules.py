@@ -68,12 +68,12 @@ class History:
         topic, queue_id = QUEUES[queue]
         for _ in range(count):
             self.world.append([self.world.draft(topic, queue_id, body=b"x" * 300)])
-            self.sent_ms[self.world.sent[-1][0]] = self.world.store.last_timestamp_ms
+            self.sent_ms[self.world.sent[-1][0]] = self.world.store.log.last_timestamp_ms
             self.world.clock.advance(1)
 
     def consume(self, queue: int, group: int, percent: int) -> None:
         topic, queue_id = QUEUES[queue]
-        found = self.world.store.find_queue(topic, queue_id)
+        found = self.world.store.queues.get(topic, queue_id)
         if found is None:
             return
         offset = found.min_offset + (found.end - found.min_offset) * percent // 100
@@ -108,12 +108,12 @@ class History:
             hour=hour,
             unconsumed_from=unconsumed_from,
         )
-        before = store.min_physical
+        before = store.log.min_physical
         plan = plan_retention(facts, self.settings)
 
         remove_before(store, plan.delete_before)
 
-        self.judge(before, store.min_physical, is_pressed=used > self.settings.forced_percent)
+        self.judge(before, store.log.min_physical, is_pressed=used > self.settings.forced_percent)
 
     # -- the oracle --------------------------------------------------------------------------------------------------
 
@@ -121,8 +121,8 @@ class History:
         store = self.world.store
         assert after % FILE_BYTES == 0
         assert after - before <= FILES_PER_ROUND_MAX * FILE_BYTES
-        assert after <= store.flushed
-        assert after <= store.wrote - store.wrote % FILE_BYTES, "the current file stays"
+        assert after <= store.log.flushed
+        assert after <= store.log.wrote - store.log.wrote % FILE_BYTES, "the current file stays"
         expired_ms = self.world.clock.wall_ms() - 10 * HOUR_MS
         for end, topic, queue_id, offset, _ in self.world.sent:
             if before < end <= after:
@@ -173,16 +173,16 @@ def test_the_oracle_and_the_rules_meet() -> None:
     history.send(0, 150)
     history.flush()
     history.plan(99, 3)
-    assert history.world.store.min_physical == 0, "nobody consumes it"
+    assert history.world.store.log.min_physical == 0, "nobody consumes it"
     history.consume(0, 0, 100)
     history.plan(99, 3)
-    assert history.world.store.min_physical == 4 * FILE_BYTES, "everybody has consumed it"
+    assert history.world.store.log.min_physical == 4 * FILE_BYTES, "everybody has consumed it"
 
     history.send(2, 150)
     history.flush()
     history.wait(11)
     history.plan(50, 3)
-    assert history.world.store.min_physical == 4 * FILE_BYTES, "expired, but neither the hour nor a need"
+    assert history.world.store.log.min_physical == 4 * FILE_BYTES, "expired, but neither the hour nor a need"
     history.plan(50, 4)
 
-    assert history.world.store.min_physical > 6 * FILE_BYTES, "expired, though nobody has consumed it"
+    assert history.world.store.log.min_physical > 6 * FILE_BYTES, "expired, though nobody has consumed it"

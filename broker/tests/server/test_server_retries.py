@@ -48,7 +48,7 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 
 
 def end(broker: Broker, topic: str, queue_id: int = 0) -> int:
-    queue = broker.core.store.find_queue(topic, queue_id)
+    queue = broker.core.store.queues.get(topic, queue_id)
     return 0 if queue is None else queue.readable_end
 
 

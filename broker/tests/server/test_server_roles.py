@@ -70,7 +70,7 @@ async def follows(master: Broker, number: int) -> None:
 
 async def copied(master: Broker, slave: Broker) -> None:
     """Wait until a slave has, and shows, all that its master does."""
-    await wait_until(lambda: slave.store.dispatched == master.store.wrote == slave.store.wrote)
+    await wait_until(lambda: slave.store.dispatcher.dispatched == master.store.log.wrote == slave.store.log.wrote)
 
 
 async def bodies(broker: Broker, offset: int = 0) -> list[bytes]:
@@ -91,7 +91,7 @@ async def test_a_synchronous_master_answers_when_a_slave_has_the_message(tmp_pat
         slave = await members.slave(master)
 
         assert await send(master, "a", "b", "c") == [0, 0, 0]
-        assert slave.store.wrote == master.store.wrote == master.replication.acks.acked()
+        assert slave.store.log.wrote == master.store.log.wrote == master.replication.acks.acked()
         await copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c"]
 
@@ -167,7 +167,7 @@ async def test_a_degrade_policy_goes_on_alone_and_shows_it(tmp_path: Path) -> No
         await members.slave(master)
         assert await send(master, "b") == [0]
         assert not is_degraded(master)
-        assert master.replication.acks.acked() == master.store.wrote
+        assert master.replication.acks.acked() == master.store.log.wrote
 
 
 async def test_who_goes_on_alone_must_know_that_nobody_was_promoted(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
             assert (await first.orders.drain(5_000)).is_draining
             assert (await peer.send(b"late")).code == ResponseCode.SERVICE_NOT_AVAILABLE
             promised = await second.orders.promise(300, "test")
-            assert (promised.end, promised.granted_ms) == (first.store.wrote, 0)
+            assert (promised.end, promised.granted_ms) == (first.store.log.wrote, 0)
             status = await second.orders.promote(300, [1], False)
             assert (status.role, status.epoch, status.electable) == (HaRole.MASTER, 300, (1,))
             await first.orders.follow(300, second.settings.ha_address)
@@ -401,7 +401,7 @@ async def test_a_promoted_slave_goes_on_with_transactions(tmp_path: Path) -> Non
             halves = [await prepare(peer, text.encode()) for text in "abc"]
             assert await end(peer, halves[0], COMMIT) == await end(peer, halves[1], ROLL_BACK) == 0
         promised = await second.orders.promise(300, "test")
-        assert promised.end == first.store.wrote
+        assert promised.end == first.store.log.wrote
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)
@@ -498,7 +498,7 @@ async def test_a_master_whose_log_was_copied_anew_meanwhile_shows_what_it_takes(
         await second.orders.promote(300, [], False)
         assert await send(second, *["small"] * 130, *["large" * 4_000] * 14) == [0] * 144
         await expire(second)
-        assert second.store.min_physical > first.store.wrote, "what the first one lacks is there no more"
+        assert second.store.log.min_physical > first.store.log.wrote, "what the first one lacks is there no more"
 
         await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)
@@ -518,9 +518,9 @@ async def test_a_start_that_may_have_lost_bytes_asks_the_slaves_first(tmp_path: 
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
         assert await send(master, "a") == [0]
-        before = master.store.wrote
+        before = master.store.log.wrote
         assert await send(master, "b", "c") == [0, 0]
-        whole = master.store.wrote
+        whole = master.store.log.wrote
         await copied(master, slave)
         await slave.close()
         await master.close()

@@ -12,7 +12,7 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk
 from gantry_broker.server.admin.scrubber import READ_BYTES, Scrubber, ScrubProgress
-from gantry_broker.store.integrity import Integrity
+from gantry_broker.store.damage import Integrity
 from gantry_broker.store.sealed_file import read_sealed
 from gantry_testing.local import dialogue, running_broker, wait_until
 
@@ -50,7 +50,7 @@ async def scrub_all(scrubber: Scrubber) -> int:
 
 
 def physical(broker: Broker, number: int) -> int:
-    queue = broker.store.find_queue("TopicTest", 0)
+    queue = broker.store.queues.get("TopicTest", 0)
     assert queue is not None
     unit = queue.unit(number)
     assert unit is not None
@@ -76,10 +76,10 @@ async def test_a_pass_reads_all_of_the_log_and_finds_nothing_wrong(tmp_path: Pat
     async with filled_broker(tmp_path, **conf) as broker:
         scrubber = scrubber_of(broker)
 
-        assert await scrub_all(scrubber) == broker.store.flushed > READ_BYTES
-        assert broker.store.integrity.damaged_records_found == 0
+        assert await scrub_all(scrubber) == broker.store.log.flushed > READ_BYTES
+        assert broker.store.guard.damage.integrity.damaged_records_found == 0
         shown = scrubber.add_to(Integrity())
-        assert shown.scrubbed_bytes == broker.store.flushed and shown.scrub_pass_ended_wall_ms > 0
+        assert shown.scrubbed_bytes == broker.store.log.flushed and shown.scrub_pass_ended_wall_ms > 0
 
 
 async def test_damage_that_nobody_reads_is_found_once(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ async def test_damage_that_nobody_reads_is_found_once(tmp_path: Path) -> None:
         scrubber._pass_began_at = -1e9
         await scrub_all(scrubber)
 
-        assert broker.store.integrity.damaged_records_found in (2, 3)  # two neighbours may be one range
-        found = broker.store.guard.damaged
+        assert broker.store.guard.damage.integrity.damaged_records_found in (2, 3)  # two neighbours may be one range
+        found = broker.store.guard.damage.damaged
         assert found[0].start == places[0] and found[-1].start == places[2]
         assert all(any(one.start <= place < one.end for one in found) for place in places)
 
@@ -106,13 +106,13 @@ async def test_damage_that_is_gone_is_known_to_be_gone(tmp_path: Path) -> None:
         scrubber, place = scrubber_of(broker), physical(broker, 20)
         damage(broker, place + 500)
         await scrub_all(scrubber)
-        assert broker.store.integrity.damaged_records == 1
+        assert broker.store.guard.damage.integrity.damaged_records == 1
 
         damage(broker, place + 500)
         scrubber._pass_began_at = -1e9
         await scrub_all(scrubber)
 
-        assert broker.store.integrity.damaged_records == 0
+        assert broker.store.guard.damage.integrity.damaged_records == 0
 
 
 async def test_a_record_that_only_the_media_has_wrong_is_written_again(tmp_path: Path) -> None:
@@ -132,17 +132,20 @@ async def test_a_record_that_only_the_media_has_wrong_is_written_again(tmp_path:
         media = RottenMedia()
         media.place = physical(broker, 20) + 700
         scrubber = scrubber_of(broker, media)
-        rewriting = broker.store.rewriting
+        rewriting = broker.store.guard.rewriting
 
         def counted(offset: int, data: bytes):  # type: ignore[no-untyped-def]
             writes.append(offset)
             return rewriting(offset, data)
 
-        broker.store.rewriting = counted  # type: ignore[method-assign]
+        broker.store.guard.rewriting = counted  # type: ignore[method-assign]
         await scrub_all(scrubber)
 
         assert writes == [physical(broker, 20)]
-        assert broker.store.integrity.damaged_records == 0 and broker.store.integrity.healed_records == 1
+        assert (
+            broker.store.guard.damage.integrity.damaged_records == 0
+            and broker.store.guard.damage.integrity.healed_records == 1
+        )
 
 
 async def test_a_restart_goes_on_in_the_file_where_the_pass_was(tmp_path: Path) -> None:
@@ -221,7 +224,7 @@ async def test_its_task_scrubs_at_a_bounded_rate(tmp_path: Path, monkeypatch: py
             task.cancel()
             await asyncio.wait([task])
 
-        assert sum(slept[:-1]) > 0.9 * broker.store.flushed / 1024 - 60
+        assert sum(slept[:-1]) > 0.9 * broker.store.log.flushed / 1024 - 60
 
 
 def test_bytes_are_read_as_they_are_wherever_they_lie(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def stale_text(**pairs: str) -> str:
 
 def assert_sealed(broker: Broker, message: StoredMessage) -> None:
     """The record in the log has exactly one seal, at its end, and it is right."""
-    record = broker.core.store.message_at(message.physical_offset)
+    record = broker.core.store.guard.message_at(message.physical_offset)
     assert record is not None
     assert check_record(record, 0, physical_offset=message.physical_offset, is_sealed=True).is_good
     assert record.endswith(seal(record[:-SEAL_BYTES])) and record.count(SEAL_MARK) == 1
@@ -65,7 +65,7 @@ async def newest(broker: Broker, client: Dialogue, topic: str, count: int = 1) -
     """The last of ``count`` messages in the first queue of a topic, when it is there."""
 
     def is_there() -> bool:
-        queue = broker.core.store.find_queue(topic, 0)
+        queue = broker.core.store.queues.get(topic, 0)
         return queue is not None and queue.readable_end == count
 
     await wait_until(is_there)

@@ -266,7 +266,7 @@ async def test_nobody_writes_the_brokers_own_topics(broker: Broker, client: Dial
     for code in (10, 310, 320):
         reply = await client.send(encode_batch([BatchEntry(0, b"x", b"")]), code=code, topic=topic)
         assert reply.code == 16
-    assert broker.core.store.wrote == 0
+    assert broker.core.store.log.wrote == 0
 
 
 async def test_benchmark_topic_has_its_thousand_queues(client: Dialogue) -> None:
@@ -376,7 +376,7 @@ async def test_transactional_messages_are_refused_where_they_are_not_wanted(tmp_
 
         assert reply.code == 16
         assert "transaction" in (reply.remark or "")
-        assert broker.core.store.wrote == 0
+        assert broker.core.store.log.wrote == 0
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
@@ -386,7 +386,7 @@ async def test_arbitrary_timers_are_refused(broker: Broker, client: Dialogue, na
 
     assert reply.code == 13
     assert "accurate timer message is not enabled" in (reply.remark or "")
-    assert broker.core.store.wrote == 0
+    assert broker.core.store.log.wrote == 0
 
 
 # ------- a store that refuses

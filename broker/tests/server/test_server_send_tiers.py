@@ -315,7 +315,7 @@ async def test_the_log_has_the_same_bytes_by_tiers_and_by_words(
             async with dialogue(broker) as client:
                 await client.send_ok(queueId="3", bornTimestamp="1")
             make_predictable(broker, monkeypatch)
-            start = broker.store.wrote
+            start = broker.store.log.wrote
             if name == "words":
                 monkeypatch.setattr(broker.path, "_prefix", b"\0")
             found.append(log_and_replies(broker, frames, start))
@@ -340,8 +340,8 @@ def log_and_replies(broker: Broker, frames: list[bytes], start: int) -> tuple[by
 
 
 def records_from(broker: Broker, start: int) -> Iterator[bytes]:
-    while start < broker.store.wrote:
-        record = broker.store.message_at(start)
+    while start < broker.store.log.wrote:
+        record = broker.store.guard.message_at(start)
         if record is None:
             return
         yield bytes(record)

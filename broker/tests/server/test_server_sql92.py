@@ -124,12 +124,12 @@ async def test_a_held_pull_that_has_much_to_look_at_looks_on(broker: Broker, cli
     by_tag = client.start_pull(1, wait_ms=LONG_MS, subscription="wanted")
     await wait_until(lambda: broker.pulls.hold.count == 2)
 
-    broker.core.store.hold_dispatch()
+    broker.core.store.dispatcher.hold()
     for number in range(2 * UNITS_MAX + 10):
         await send(client, b"%d" % number, price="1")
     await send(client, b"last", price="7", TAGS="wanted")
     assert not waiting.done()
-    broker.core.store.release_dispatch(broker.core.store.wrote)
+    broker.core.store.dispatcher.release(broker.core.store.log.wrote)
     broker.pulls.hold.mark([(TOPIC, 0)])
 
     assert bodies(await asyncio.wait_for(waiting, 60)) == [b"last"]

@@ -219,7 +219,7 @@ async def test_315_answers_in_javas_shape(broker: Broker, client: Dialogue, cloc
     assert set(found) == {"statsMinute", "statsHour", "statsDay"}
     assert found["statsMinute"] == {"sum": 3, "tps": 0.3, "avgpt": 1.0}
     size = await viewed(client, "TOPIC_PUT_SIZE", TOPIC)
-    assert size["statsMinute"]["sum"] == broker.store.wrote
+    assert size["statsMinute"]["sum"] == broker.store.log.wrote
     assert (await client.ask_json(202, {"topic": TOPIC}))["topicPutTps"] == 0.3
 
 
@@ -270,7 +270,7 @@ async def test_batches_and_delays_are_counted_where_they_lie(
     assert (await client.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "Late"})).code == 1
 
     clock.advance(2_000)
-    await wait_until(lambda: broker.store.find_queue("Late", 0) is not None)
+    await wait_until(lambda: broker.store.queues.get("Late", 0) is not None)
     await wait_until(lambda: broker.core.statistics.find("TOPIC_PUT_NUMS", "Late") is not None)
 
 
@@ -293,7 +293,7 @@ async def test_a_slave_counts_what_is_read_there_and_not_what_it_copies(tmp_path
         follow = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": master.settings.ha_address}
         async with running_broker(tmp_path / "slave", disk=None, clock=None, **follow) as slave:
             await client.send_ok(b"x")
-            await wait_until(lambda: slave.store.dispatched == master.store.wrote)
+            await wait_until(lambda: slave.store.dispatcher.dispatched == master.store.log.wrote)
             async with dialogue(slave) as reader:
                 reply = await reader.pull(0)
                 assert len(decode_records(reply.body)) == 1

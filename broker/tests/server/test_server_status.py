@@ -65,15 +65,19 @@ async def test_a_broker_says_what_it_has_and_does(tmp_path: Path) -> None:
     async with publishing(tmp_path, brokerName="broker-a") as broker, dialogue(broker) as client:
         await client.send_ok(b"x" * 100)
         await asyncio.to_thread(broker.store.flush)
-        await wait_until(lambda: page(tmp_path).status.flushed == broker.store.wrote)
+        await wait_until(lambda: page(tmp_path).status.flushed == broker.store.log.wrote)
         await wait_until(lambda: page(tmp_path).status.disk_total_bytes is not None)
 
         reading = page(tmp_path)
 
         status, store = reading.status, broker.store
         assert (status.phase, status.role) == (Phase.SERVING, Role.MASTER)
-        assert (status.wrote, status.committed, status.flushed) == (store.wrote, store.committed, store.flushed)
-        assert (status.confirmed, status.min_physical) == (store.confirmed, store.min_physical)
+        assert (status.wrote, status.committed, status.flushed) == (
+            store.log.wrote,
+            store.log.committed,
+            store.log.flushed,
+        )
+        assert (status.confirmed, status.min_physical) == (store.positions.confirmed, store.log.min_physical)
         assert status.store_uuid is not None and status.store_uuid.hex == store.identity.uuid
         assert (status.generation, status.epoch) == (store.identity.generation, store.identity.epoch)
         assert (status.pool_medium, status.is_crash_safe) == (Medium.NONE, True)
@@ -89,12 +93,12 @@ async def test_what_was_confirmed_stays_so_when_a_slave_leaves(tmp_path: Path) -
     """A slave's voice goes with it, and nothing more can be shown; but readers keep what consumers have seen."""
     async with publishing(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok(b"shown")
-        shown = broker.store.wrote
-        broker.store.wait_for_slaves(-1)
-        assert broker.store.confirmed == 0
+        shown = broker.store.log.wrote
+        broker.store.positions.wait_for_slaves(-1)
+        assert broker.store.positions.confirmed == 0
 
         await wait_until(lambda: page(tmp_path).status.confirmed == shown)
-        broker.store.wait_for_nobody()
+        broker.store.positions.stop_waiting_for_slaves()
 
 
 async def test_the_last_word_is_stopped_and_everything_is_flushed(tmp_path: Path) -> None:
@@ -105,7 +109,7 @@ async def test_the_last_word_is_stopped_and_everything_is_flushed(tmp_path: Path
 
     last = page(tmp_path)
     assert last.status.phase is Phase.STOPPED
-    assert last.status.flushed == last.status.wrote == broker.store.wrote
+    assert last.status.flushed == last.status.wrote == broker.store.log.wrote
     assert last.status.min_physical == 0
     assert not last.is_writer_alive and not last.is_stale()
 
@@ -123,7 +127,7 @@ async def test_the_pool_is_on_the_page(tmp_path: Path) -> None:
         dialogue(broker) as client,
     ):
         await client.send_ok(b"x")
-        await wait_until(lambda: page(tmp_path).status.pool_buffers_free == broker.store.pool_status.free)
+        await wait_until(lambda: page(tmp_path).status.pool_buffers_free == broker.store.pools.status.free)
         status = page(tmp_path).status
 
     assert (status.pool_medium, status.is_crash_safe) == (Medium.ANONYMOUS, False)

@@ -34,6 +34,8 @@ class FakeStore:
     def acks(self) -> FakeStore:
         return self
 
+    log = positions = acks
+
     def acked(self) -> int:
         return self.slaves_acked
 
@@ -206,7 +208,7 @@ async def test_a_send_is_answered_when_it_is_on_the_disk() -> None:
         batch = encode_batch([BatchEntry(0, b"b1", b""), BatchEntry(0, b"b2", b"")])
         sends = [asyncio.ensure_future(client.send(b"%d" % number)) for number in range(3)]
         sends.append(asyncio.ensure_future(client.send(batch, code=RequestCode.SEND_BATCH_MESSAGE, batch="true")))
-        await wait_until(lambda: broker.core.store.queue("TopicTest", 0).end == 6)
+        await wait_until(lambda: broker.core.store.queues.get_or_create("TopicTest", 0).end == 6)
 
         assert [message.body for message in await client.read(0)] == [b"first"]
         assert not any(send.done() for send in sends)
@@ -214,7 +216,7 @@ async def test_a_send_is_answered_when_it_is_on_the_disk() -> None:
 
         disk.sync_gate.set()
         assert [(await send).code for send in sends] == [0, 0, 0, 0]
-        assert broker.core.store.flushed == broker.core.store.wrote
+        assert broker.core.store.log.flushed == broker.core.store.log.wrote
         assert [message.body for message in await client.read(0)] == [b"first", b"0", b"1", b"2", b"b1", b"b2"]
 
 
@@ -244,10 +246,10 @@ async def test_a_sender_that_does_not_wait_exempts_no_later_message(monkeypatch:
         with monkeypatch.context() as patch:
             patch.setattr(broker.ack_gate, "must_wait", lambda: False)
             assert (await client.send(b"does not wait", properties=properties_text(WAIT="false"))).code == 0
-        await wait_until(lambda: store.flushed == store.wrote)
+        await wait_until(lambda: store.log.flushed == store.log.wrote)
         disk.sync_gate.clear()
         waiting = asyncio.ensure_future(client.send(b"waits"))
-        await wait_until(lambda: store.flushed < store.wrote)
+        await wait_until(lambda: store.log.flushed < store.log.wrote)
 
         # An answer that does not wait would come before that of a later request.
         await client.send(b"does not wait", properties=properties_text(WAIT="false"))
@@ -268,14 +270,14 @@ async def test_a_sender_that_does_not_wait_is_missed_after_a_kill() -> None:
                 return decode_log_end(disk.read_file(f"{store.root}/log-end"))[1]
 
             await client.send_ok(b"first")
-            flushed = store.flushed
+            flushed = store.log.flushed
             disk.sync_gate.clear()
             waiting = asyncio.ensure_future(client.send(b"waits"))
-            await wait_until(lambda: store.wrote > flushed)
+            await wait_until(lambda: store.log.wrote > flushed)
             assert recorded_end() == flushed
 
             assert (await client.send(b"hasty", properties=properties_text(WAIT="false"))).code == 0
-            assert recorded_end() == store.wrote > store.flushed
+            assert recorded_end() == store.log.wrote > store.log.flushed
             disk.sync_gate.set()
             assert (await waiting).code == 0
 
@@ -285,7 +287,7 @@ async def test_a_slow_disk_is_code_10_and_never_code_0() -> None:
     disk = FaultyDisk()
     async with sync_broker(disk, syncFlushTimeout="500") as broker, dialogue(broker) as client:
         await client.send(b"first")
-        await wait_until(lambda: broker.core.store.flushed == broker.core.store.wrote)
+        await wait_until(lambda: broker.core.store.log.flushed == broker.core.store.log.wrote)
         disk.sync_gate.clear()
         late = await client.send(b"late")
 
@@ -305,9 +307,9 @@ async def test_one_sync_answers_everybody_who_was_there_before_it() -> None:
         await client.send_ok(b"first")
         disk.sync_gate.clear()
         first = asyncio.ensure_future(client.send(b"the first waits for its own sync"))
-        await wait_until(lambda: broker.core.store.queue("TopicTest", 0).end == 2)
+        await wait_until(lambda: broker.core.store.queues.get_or_create("TopicTest", 0).end == 2)
         others = [asyncio.ensure_future(client.send(b"x")) for _ in range(100)]
-        await wait_until(lambda: broker.core.store.queue("TopicTest", 0).end == 102)
+        await wait_until(lambda: broker.core.store.queues.get_or_create("TopicTest", 0).end == 102)
         syncs = disk.operations["sync"]
         disk.sync_gate.set()
 
@@ -326,7 +328,7 @@ async def test_a_disk_that_hangs_fills_no_memory() -> None:
         refused = await client.send(b"too many")
 
         assert (refused.code, "[OVERLOAD]" in (refused.remark or "")) == (2, True)
-        assert broker.core.store.queue("TopicTest", 0).end == 11
+        assert broker.core.store.queues.get_or_create("TopicTest", 0).end == 11
         disk.sync_gate.set()
         assert {(await send).code for send in waiting} == {0}
         assert (await client.send(b"again")).code == 0
@@ -339,7 +341,7 @@ async def test_a_stop_answers_those_who_wait() -> None:
         await client.send_ok(b"first")
         disk.sync_gate.clear()
         waiting = asyncio.ensure_future(client.send(b"waits"))
-        await wait_until(lambda: broker.core.store.queue("TopicTest", 0).end == 2)
+        await wait_until(lambda: broker.core.store.queues.get_or_create("TopicTest", 0).end == 2)
         closing = asyncio.ensure_future(broker.close())
         disk.sync_gate.set()
         await closing

@@ -66,18 +66,18 @@ async def test_only_known_clients_may_send(tmp_path: Path, authority: trustme.CA
     async with broker_at(tmp_path / "store", **asks) as broker:
         address = f"127.0.0.1:{broker.settings.listen_port}"
         for client in (stranger.client(), party.client(shows_certificate=False), None):
-            wrote = broker.store.wrote
+            wrote = broker.store.log.wrote
             with pytest.raises(RemotingError):
                 channel = await Channel.connect(address, tls=None if client is None else client.client_context())
                 try:
                     await channel.request(Command(code=310, ext=send_ext(310), body=b"no"), TIMEOUT_MS)
                 finally:
                     await channel.close()
-            assert broker.store.wrote == wrote
+            assert broker.store.log.wrote == wrote
 
         channel = await Channel.connect(address, tls=party.client().client_context())
         reply = await channel.request(Command(code=310, ext=send_ext(310), body=b"yes"), TIMEOUT_MS)
-        assert reply.code == 0 and broker.store.wrote > 0
+        assert reply.code == 0 and broker.store.log.wrote > 0
         await channel.close()
 
 

@@ -265,7 +265,7 @@ async def test_transactions_can_be_refused(tmp_path: Path) -> None:
     async with running_broker(tmp_path, rejectTransactionMessage="true") as broker, dialogue(broker) as peer:
         text = properties_text(UNIQ_KEY=_unique_ids.next(1), TRAN_MSG="true", PGROUP=GROUP)
         assert (await peer.send(b"x", properties=text)).code == ResponseCode.NO_PERMISSION
-        assert broker.store.wrote == 0
+        assert broker.store.log.wrote == 0
 
 
 async def test_what_is_committed_is_readable_also_where_a_crash_has_hidden_its_queue(tmp_path: Path) -> None:
@@ -362,8 +362,9 @@ def foreign(broker: Broker, topic: str, body: bytes, properties: dict[str, str])
     """A message as RocketMQ's broker appends it."""
     now_ms = int(time.time() * 1000)
     return Draft(
-        queue=broker.store.queue(topic, 0), body=body, properties=keys.encode_properties(properties), sys_flag=0,
-        flag=0, born_timestamp_ms=now_ms, born_host=bytes(8), reconsume_times=0, prepared_offset=0, tags_code=0,
+        queue=broker.store.queues.get_or_create(topic, 0), body=body,
+        properties=keys.encode_properties(properties), sys_flag=0, flag=0,
+        born_timestamp_ms=now_ms, born_host=bytes(8), reconsume_times=0, prepared_offset=0, tags_code=0,
         delay_ms=0, keys=(),
     )  # fmt: skip
 
@@ -386,7 +387,7 @@ async def test_an_end_that_the_log_has_lost_is_asked_for_again(tmp_path: Path) -
     """A power cut tears off a rollback, and nobody was told of it as safe: it is open, and can be ended once more."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"nothing")
-        before = broker.store.wrote
+        before = broker.store.log.wrote
         assert (await end(peer, half, ROLL_BACK)).code == 0
     cut(tmp_path, before)
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
@@ -440,7 +441,7 @@ class Reads:
 
     def __init__(self, broker: Broker, patch: pytest.MonkeyPatch) -> None:
         self.records = 0
-        read, message_at = broker.store.read, broker.store.message_at
+        read, message_at = broker.store.read, broker.store.guard.message_at
 
         def counted_read(*given: object, **named: object) -> ReadResult:
             result: ReadResult = read(*given, **named)  # type: ignore[arg-type]
@@ -452,7 +453,7 @@ class Reads:
             return message_at(physical_offset, is_known=is_known)
 
         patch.setattr(broker.store, "read", counted_read)
-        patch.setattr(broker.store, "message_at", counted_message_at)
+        patch.setattr(broker.store.guard, "message_at", counted_message_at)
 
 
 @pytest.mark.parametrize("others", [0, 2000], ids=["alone", "beside-many"])

@@ -36,7 +36,7 @@ async def test_each_is_refused_with_its_own_text(broker: Broker, client: Dialogu
     for ext, body in (({}, b""), ({"topic": "New", "consumerGroup": "NewGroup", "queueId": "0"}, b"not JSON")):
         reply = await client.ask(code, ext, body)
         assert (reply.code, reply.remark, reply.body) == (expected, text, b"")
-    assert (broker.store.wrote, set(broker.core.topics.all)) == (0, topics)
+    assert (broker.store.log.wrote, set(broker.core.topics.all)) == (0, topics)
     assert "NewGroup" not in broker.core.groups.all
 
 
@@ -79,7 +79,7 @@ async def test_a_timer_on_a_send_is_refused(broker: Broker, client: Dialogue, na
         reply = await client.send(properties=pairs)
 
     assert (reply.code, "delay levels" in (reply.remark or "")) == (13, True)
-    assert (broker.store.wrote, TOPIC in broker.core.topics) == (0, False)
+    assert (broker.store.log.wrote, TOPIC in broker.core.topics) == (0, False)
 
 
 async def test_a_consumer_that_asks_for_a_division_is_not_stopped(client: Dialogue) -> None:

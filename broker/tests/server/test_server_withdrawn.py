@@ -111,6 +111,6 @@ async def test_a_master_that_is_emptied_goes_on_with_what_it_has(tmp_path: Path)
         assert (status.is_withdrawn, status.is_draining) == (True, False)
         assert await code_of_send(first) == ResponseCode.SERVICE_NOT_AVAILABLE
         await told(server, 4)
-        await wait_until(lambda: first.core.store.find_queue(TOPIC, 0).end == 2)  # type: ignore[union-attr]
+        await wait_until(lambda: first.core.store.queues.get(TOPIC, 0).end == 2)  # type: ignore[union-attr]
         assert (await first.orders.promote(EPOCH, [], False)).is_withdrawn is False
         await told(server, 6)

@@ -43,15 +43,15 @@ def check_queues(store: MessageStore, model: Model, shown: int) -> None:
     expected = expected_queues(model)
     for (topic, queue_id), pieces in expected.items():
         check_queue(store, (topic, queue_id), pieces, model.queue_ends[topic, queue_id], shown)
-    for topic, queue_ids in store.topics().items():
+    for topic, queue_ids in store.queues.topics().items():
         for queue_id in queue_ids:
-            queue = store.find_queue(topic, queue_id)
+            queue = store.queues.get(topic, queue_id)
             assert (topic, queue_id) in expected or queue is None or queue.end == 0, f"{queue!r} was invented"
 
 
 def check_queue(store: MessageStore, name: Queue, pieces: list[Piece], end: int, shown: int) -> None:
     """One queue: where it begins, what it shows, where it ends."""
-    queue = store.find_queue(*name)
+    queue = store.queues.get(*name)
     if queue is None:
         assert not pieces and end == 0, f"the queue {name} is not there"
         return
@@ -82,7 +82,7 @@ def records_by_key(store: MessageStore, topic: str, key: str) -> list[bytes] | N
     while store.repair.step():
         pass
     try:
-        return store.query_keys(topic, key, 64, 0, 1 << 60)[0]
+        return store.keys.records(topic, key, 64, 0, 1 << 60)[0]
     except IndexRebuilding:
         assert store.repair.index is not None and store.repair.index.is_waiting_for_room, "the index is not rebuilt"
         return None
@@ -99,7 +99,7 @@ class Consumer:
 
     def read(self, store: MessageStore, model: Model, confirmed: int) -> None:
         """Take everything that is shown, which must be the messages that the model has there, up to ``confirmed``."""
-        queue = store.find_queue(*self.queue)
+        queue = store.queues.get(*self.queue)
         if queue is None:
             return
         self.offset = max(self.offset, queue.min_offset)

@@ -76,8 +76,8 @@ class Sender:
         properties = format_properties({UNIQUE_KEY: key}).encode()
         body = (b"%07d " % self._serial * (size // 8 + 1))[:size]
         return Draft(
-            store.queue(*name), body, properties, flags & PREPARED, self._serial, self._clock.wall_ms(), BORN_HOST,
-            0, 0, 0, 0, (key,),
+            store.queues.get_or_create(*name), body, properties, flags & PREPARED, self._serial,
+            self._clock.wall_ms(), BORN_HOST, 0, 0, 0, 0, (key,),
         )  # fmt: skip
 
     def believe_empty_queues(self, store: MessageStore, *, is_derived_lost: bool) -> None:
@@ -88,7 +88,7 @@ class Sender:
         model = self._model
         there = {piece.queue for piece in model.records()}
         for name in model.queue_ends.keys() - there:
-            queue = store.find_queue(*name)
+            queue = store.queues.get(*name)
             end = queue.end if queue is not None else 0
             if is_derived_lost or model.queue_ends[name] < end <= model.ends_before[name]:
                 met("an empty queue kept a lost number", end > model.queue_ends[name])

@@ -18,9 +18,9 @@ from gantry_broker.store.message_store import MessageStore
 
 def check_hidden(store: MessageStore, model: Model, shown: int, confirmed: int) -> None:
     """No queue and no key leads to a message behind ``shown``, which was ``confirmed``, or nothing is shown."""
-    assert shown <= max(confirmed, store.min_physical), f"{shown} is shown, and {confirmed} was confirmed"
+    assert shown <= max(confirmed, store.log.min_physical), f"{shown} is shown, and {confirmed} was confirmed"
     for (topic, queue_id), pieces in expected_queues(model).items():
-        queue = store.find_queue(topic, queue_id)
+        queue = store.queues.get(topic, queue_id)
         hidden = [piece for piece in pieces if piece.start >= shown]
         if hidden:
             first = hidden[0].queue_offset
@@ -32,8 +32,8 @@ def check_hidden(store: MessageStore, model: Model, shown: int, confirmed: int) 
 
 def lead(store: MessageStore, *, is_new: bool) -> None:
     """Become the master of this log, of a new epoch if bytes may have been lost. See ``Roles`` in the broker."""
-    copier = store.start_copying() if store.dispatched < store.wrote else None
+    copier = store.start_copying() if store.dispatcher.dispatched < store.log.wrote else None
     if is_new:
-        store.change_epochs([*store.identity.epochs, Epoch(store.identity.epoch + 1, store.wrote)])
+        store.change_epochs([*store.identity.epochs, Epoch(store.identity.epoch + 1, store.log.wrote)])
     if copier is not None:
         copier.hand_over()

@@ -26,7 +26,7 @@ from simulation.telling import verb
 from simulation.traps import Error, InlineExecutor, ProcessEnded
 
 from gantry_broker.errors import LogReadOnly, MessageTooLarge, PoolExhausted, StoreFailed, StoreFull
-from gantry_broker.store import commit_log
+from gantry_broker.store import next_file
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.write_buffer import BufferState, read_state
@@ -80,7 +80,7 @@ class Life(Process):
         met("refilled after a cut")
 
     def _append(self, store: MessageStore, drafts: list[Draft], *, is_contiguous: bool, is_retry: bool = False) -> None:
-        model, before = self.model, store.wrote
+        model, before = self.model, store.log.wrote
         is_too_large = False
         try:
             model.place(drafts, self.sender.now_ms, is_contiguous=is_contiguous)
@@ -93,19 +93,19 @@ class Life(Process):
             return
         except MessageTooLarge:
             assert is_too_large, "a message was refused that fits"
-            model.refuse(store.wrote)
+            model.refuse(store.log.wrote)
         except (StoreFull, LogReadOnly):
             assert self.is_failure_excused(), "a send was refused, and nothing was in its way"
-            model.refuse(store.wrote)
+            model.refuse(store.log.wrote)
             self.was_refused = True
         except PoolExhausted:
-            model.refuse(store.wrote)
+            model.refuse(store.log.wrote)
             self._drain(store, drafts, is_retry=is_retry)
             return
         else:
             assert not is_too_large, "a message was taken that does not fit"
             self._placed(physical, offsets)
-            met("rolled", store.wrote // model.file_size - before // model.file_size)
+            met("rolled", store.log.wrote // model.file_size - before // model.file_size)
         self.look(store)
 
     def _placed(self, physical: Sequence[int], offsets: Sequence[int]) -> None:
@@ -151,7 +151,7 @@ class Life(Process):
 
         def flush() -> None:
             try:
-                assert store.flush() == store.wrote == store.flushed
+                assert store.flush() == store.log.wrote == store.log.flushed
             except StoreFailed:
                 assert self.is_failure_excused(), "a flush failed, and nothing was in its way"
                 met("a flush failed")
@@ -175,7 +175,7 @@ class Life(Process):
 
         def remove() -> None:
             removable = [one.end_offset for one in store.removal.facts() if one.is_removable][:files]
-            offset = removable[-1] if removable else store.min_physical
+            offset = removable[-1] if removable else store.log.min_physical
             try:
                 trims = store.removal.measure(offset)
                 self.model.min_physical = max(self.model.min_physical, offset)
@@ -205,9 +205,9 @@ class Life(Process):
             return
         self.look(store)
         for consumer in self.consumers:
-            confirmed = [piece for piece in self.model.of(consumer.queue) if piece.end <= store.confirmed]
+            confirmed = [piece for piece in self.model.of(consumer.queue) if piece.end <= store.positions.confirmed]
             assert not confirmed or consumer.shown_end >= confirmed[-1].end, f"{consumer.queue} was not read"
-            queue = store.find_queue(*consumer.queue)
+            queue = store.queues.get(*consumer.queue)
             assert not confirmed or (queue is not None and queue.readable_end > confirmed[-1].queue_offset), (
                 f"{queue!r} does not show what it may"
             )
@@ -223,7 +223,7 @@ class Life(Process):
         more = [piece.end for piece in self.model.pieces if piece.end > self.acked][:pieces]
         self.acked = more[-1] if more else self.acked
         self.told = self.acked if pieces else -1
-        store.wait_for_slaves(self.told)
+        store.positions.wait_for_slaves(self.told)
         met("slaves' acks", len(more))
         self._show(store)
 
@@ -235,7 +235,7 @@ class Life(Process):
             return
         met("slaves not waited for", self.told is not None)
         self.told = None
-        if not self._has_ended("the showing", store.wait_for_nobody):
+        if not self._has_ended("the showing", store.positions.stop_waiting_for_slaves):
             self._show(store)
 
     def _show(self, store: MessageStore) -> None:
@@ -291,7 +291,7 @@ def alone() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:
-        with patch.object(commit_log, "ThreadPoolExecutor", InlineExecutor):
+        with patch.object(next_file, "ThreadPoolExecutor", InlineExecutor):
             yield
     finally:
         logger.setLevel(level)

@@ -106,7 +106,7 @@ class Process(Teller):
         # Without slaves a start shows whatever it finds, even if it dies before anybody looks.
         self.told, self.confirmed = (-1, self.confirmed) if self.mode.is_waiting else (None, LOG_END_MAX)
         if self.told is not None:
-            store.wait_for_slaves(self.told)
+            store.positions.wait_for_slaves(self.told)
         try:
             report = store.open(is_flushing=False, is_tail_hidden=self.mode.is_waiting)
         except ProcessEnded:
@@ -170,11 +170,11 @@ class Process(Teller):
         assert (report.damaged, report.lost_flushed_bytes) == ([], 0)
         is_excused = self._is_aside_excused or self._strangers
         assert is_excused or not report.set_aside, f"buffers were set aside: {report.set_aside}"
-        assert (store.wrote, store.committed, store.flushed) == (report.end,) * 3
-        assert self.min_physical_low <= store.min_physical <= model.min_physical
+        assert (store.log.wrote, store.log.committed, store.log.flushed) == (report.end,) * 3
+        assert self.min_physical_low <= store.log.min_physical <= model.min_physical
         met("lost what was not promised", model.end > report.end)
         met("a refilled cut met another crash", model.recover(report.end))
-        model.min_physical = self.min_physical_low = store.min_physical
+        model.min_physical = self.min_physical_low = store.log.min_physical
         if self._undisturbed is not None and self.traps.death is None:
             assert log_files(self.disk) == self._undisturbed, "a death in recovery has changed what it ends with"
             met("converged after a death in recovery")
@@ -245,15 +245,15 @@ class Process(Teller):
         self.end_process(Fault.KILL)
         if is_clean:
             met("clean stop")
-            assert store.wrote == store.committed == store.flushed
-            self.floor = store.wrote
-            self.crashed_at = Positions(store.wrote, store.wrote, store.wrote)
+            assert store.log.wrote == store.log.committed == store.log.flushed
+            self.floor = store.log.wrote
+            self.crashed_at = Positions(store.log.wrote, store.log.wrote, store.log.wrote)
 
     def end_process(self, fault: Fault, seed: int = 0) -> None:
         """What is left of it, and what of that must be found again."""
         store = self.store
         if store is not None:
-            at = Positions(store.wrote, store.committed, store.flushed)
+            at = Positions(store.log.wrote, store.log.committed, store.log.flushed)
             self.crashed_at, self.crashed_mode = at, self.mode
             self._note_confirmed(store)
             self.floor = floor(self.mode, fault, at)
@@ -278,11 +278,11 @@ class Process(Teller):
 
     def look(self, store: MessageStore) -> None:
         """What is true after every verb while the store is up."""
-        assert store.wrote >= store.committed >= store.flushed >= self.flushed, repr(store)
-        assert store.wrote == self.model.end, f"the log is at {store.wrote}, the model at {self.model.end}"
-        self.flushed = store.flushed
+        assert store.log.wrote >= store.log.committed >= store.log.flushed >= self.flushed, repr(store)
+        assert store.log.wrote == self.model.end, f"the log is at {store.log.wrote}, the model at {self.model.end}"
+        self.flushed = store.log.flushed
         self._note_confirmed(store)
-        self.acknowledged = max(self.acknowledged, store.promised)
+        self.acknowledged = max(self.acknowledged, store.positions.promised)
         if not store.is_writable:
             assert self.is_failure_excused(), "the log is read-only, and nothing was in its way"
             met("the log failed")
@@ -291,9 +291,9 @@ class Process(Teller):
 
     def _note_confirmed(self, store: MessageStore) -> None:
         """Whatever the store says, nothing is confirmed or promised that slaves lack, where they are waited for."""
-        furthest = max(store.confirmed, store.promised)
+        furthest = max(store.positions.confirmed, store.positions.promised)
         assert self.told is None or furthest <= max(self.told, 0), f"{furthest} is at no slave"
-        self.confirmed = max(self.confirmed, store.confirmed)
+        self.confirmed = max(self.confirmed, store.positions.confirmed)
 
     def is_failure_excused(self) -> bool:
         """Whether a send, a flush or an open may be refused: something was made to fail since the last open."""

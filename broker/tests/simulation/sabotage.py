@@ -14,13 +14,13 @@ from simulation.checks import log_files
 from simulation.model import Model
 
 from gantry_broker.ports.disk import DiskFile
-from gantry_broker.store import commit_log, message_store, recover, recovery, replay
+from gantry_broker.store import commit_log, positions, recover, recovery, replay
 from gantry_broker.store.commit_log import CommitLog
-from gantry_broker.store.confirm import Positions, confirmed_offset
 from gantry_broker.store.copying import LogCopier
 from gantry_broker.store.derived import DerivedFiles
 from gantry_broker.store.life import StoreLife
 from gantry_broker.store.opening import OpenPools
+from gantry_broker.store.positions import Positions, confirmed_offset
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_broker.store.replay import FoundBuffer
 from gantry_testing.faulty_disk import FaultyDisk, FaultyFile
@@ -81,10 +81,10 @@ def no_replay() -> Iterator[None]:
 def shown_when_written() -> Iterator[None]:
     """Consumers see everything, in every mode."""
 
-    def confirm_all(positions: Positions, *, is_sync_flush: bool, is_crash_safe: bool) -> int:
-        return positions.wrote
+    def confirm_all(now: Positions, *, is_sync_flush: bool, is_crash_safe: bool) -> int:
+        return now.wrote
 
-    with patch.object(message_store, "confirmed_offset", confirm_all):
+    with patch.object(positions, "confirmed_offset", confirm_all):
         yield
 
 
@@ -114,12 +114,10 @@ def hidden_for_ever() -> Iterator[None]:
 def slaves_not_waited_for() -> Iterator[None]:
     """Whatever slaves have said, consumers see what this store can keep by itself."""
 
-    def confirm_alone(positions: Positions, *, is_sync_flush: bool, is_crash_safe: bool) -> int:
-        return confirmed_offset(
-            positions._replace(acked=None), is_sync_flush=is_sync_flush, is_crash_safe=is_crash_safe
-        )
+    def confirm_alone(now: Positions, *, is_sync_flush: bool, is_crash_safe: bool) -> int:
+        return confirmed_offset(now._replace(acked=None), is_sync_flush=is_sync_flush, is_crash_safe=is_crash_safe)
 
-    with patch.object(message_store, "confirmed_offset", confirm_alone):
+    with patch.object(positions, "confirmed_offset", confirm_alone):
         yield
 
 
@@ -138,10 +136,10 @@ def doubt_kept_in_memory() -> Iterator[None]:
 def acknowledged_when_written() -> Iterator[None]:
     """Senders are answered before the flush that they ask for."""
 
-    def promise_all(positions: Positions, *, is_sync_flush: bool) -> int:
-        return positions.wrote
+    def promise_all(now: Positions, *, is_sync_flush: bool) -> int:
+        return now.wrote
 
-    with patch.object(message_store, "promised_offset", promise_all):
+    with patch.object(positions, "promised_offset", promise_all):
         yield
 
 

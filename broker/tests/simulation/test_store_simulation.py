@@ -54,13 +54,13 @@ class Life:
     def step(self) -> None:
         self.world.clock.advance(self.dice.choice([100, 1_000, 20_000]))
         self.world.store.flush_step()
-        self.flushed = self.world.store.flushed
+        self.flushed = self.world.store.log.flushed
 
     def flush(self) -> None:
         self.flushed = self.world.store.flush()
 
     def kill(self) -> None:
-        wrote = self.world.store.wrote
+        wrote = self.world.store.log.wrote
         self.world.kill()
         self.reopen(at_least=wrote)
 
@@ -69,7 +69,7 @@ class Life:
         self.reopen(at_least=self.flushed)
 
     def stop(self) -> None:
-        wrote = self.world.store.wrote
+        wrote = self.world.store.log.wrote
         self.world.close()
         if self.dice.random() < 0.5:
             self.world.lose_power(self.dice.randrange(1 << 30))
@@ -107,7 +107,7 @@ class Life:
         assert report.end >= at_least, f"flushed up to {at_least}, found {report.end}"
         assert report.damaged == []
         assert report.lost_flushed_bytes == 0
-        self.flushed = self.world.store.flushed
+        self.flushed = self.world.store.log.flushed
         assert self.flushed == report.end
         self.world.forget_after(report.end)
         assert self.world.altered() is None
@@ -120,8 +120,8 @@ class Life:
             assert [message.queue_offset for message in messages] == list(range(len(messages)))
             if messages:
                 last = messages[-1]
-                found, _, _ = self.world.store.query_keys(topic, last.properties["UNIQ_KEY"], 64, 0, 1 << 60)
-                assert self.world.store.message_at(last.physical_offset) in found
+                found, _, _ = self.world.store.keys.records(topic, last.properties["UNIQ_KEY"], 64, 0, 1 << 60)
+                assert self.world.store.guard.message_at(last.physical_offset) in found
         times = [message.store_timestamp_ms for message in self.world.messages(*TOPICS[0])]
         assert times == sorted(times)
 

@@ -73,7 +73,7 @@ def test_a_queue_that_is_gone_costs_no_message(world: StoreWorld) -> None:
 
 def test_units_behind_the_end_of_a_clean_log_are_lost_messages(world: StoreWorld) -> None:
     """They were made for records, and those are not there."""
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.close()
     world.overwrite(QUEUE, 34 * 20, UNIT.pack(end, 100, 0))
 

@@ -233,7 +233,7 @@ def test_a_plan_for_a_store_in_use_says_what_a_crash_now_would_mean() -> None:
 
     plan = plan_of(world)
 
-    assert (plan.is_clean, plan.refusal, plan.end) == (False, "", world.store.wrote)
+    assert (plan.is_clean, plan.refusal, plan.end) == (False, "", world.store.log.wrote)
     assert plan.records == 80
     assert plan.is_lossless
 
@@ -257,7 +257,7 @@ def test_what_lost_buffers_held_is_planned_to_be_missing() -> None:
 def test_what_a_buffer_holds_is_planned_to_be_replayed() -> None:
     """Messages that only a buffer has are not lost, and the plan says from where they come."""
     world = filled(POOL)
-    wrote = world.store.wrote
+    wrote = world.store.log.wrote
     world.kill()
 
     plan = plan_of(world)

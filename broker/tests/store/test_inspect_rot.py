@@ -84,7 +84,7 @@ def test_rot_without_a_queue_is_named_by_its_head(world: StoreWorld) -> None:
 
 def test_a_message_that_is_nowhere_is_missed_by_its_number(world: StoreWorld) -> None:
     """Queue offsets are dense: where one has neither record nor reason, a message is gone."""
-    end = world.store.find_queue("orders", 0)
+    end = world.store.queues.get("orders", 0)
     assert end is not None
     lost_number = end.end
     end.end = end.readable_end = lost_number + 1
@@ -167,7 +167,7 @@ def test_flushed_bytes_that_are_gone_are_lost_and_no_torn_tail(world: StoreWorld
 
 def test_garbage_behind_a_clean_end_is_lost(world: StoreWorld) -> None:
     """After a clean stop nothing may stand behind the end of the log but zeros."""
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.close()
     log_byte(world, end, b"garbage")
 

@@ -180,7 +180,7 @@ def test_a_store_that_is_written_meanwhile_is_no_error(world: StoreWorld) -> Non
 
 def test_half_a_record_at_the_moving_end_is_no_error(world: StoreWorld) -> None:
     """A write that is half visible is looked at again, and is the end if it is still half."""
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.kill()
     log_byte(world, end, struct.pack(">iii", 170, -626843481, 5))
     twin = ReadingTwin(world.disk)
@@ -267,7 +267,7 @@ def test_ctrl_c_ends_it_with_what_was_found(world: StoreWorld) -> None:
 @pytest.mark.parametrize("place", [0, 1, -1], ids=["oldest", "middle", "newest"])
 def test_a_log_file_that_is_gone_is_found(world: StoreWorld, place: int) -> None:
     """Sealed files vouch for it, so it has not expired; once its loss is accepted, it is no damage any more."""
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.close()
     names = sorted(world.disk.list(world.path("commitlog")))
     world.disk.remove(world.path(f"commitlog/{names[place]}"))

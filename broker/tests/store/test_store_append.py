@@ -57,7 +57,7 @@ def test_an_appended_record_is_byte_for_byte_what_the_wire_encodes(world: StoreW
         ),
         is_sealed=True,
     )
-    assert world.store.message_at(physical[0]) == expected
+    assert world.store.guard.message_at(physical[0]) == expected
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_a_record_is_sealed_whenever_its_properties_leave_room(properties: bytes
     (first, second), _ = world.append([draft, draft], contiguous=contiguous)
 
     assert second - first == draft.record_bytes(len(STORE_HOST))
-    stored = decode_record(world.store.message_at(first) or b"")
+    stored = decode_record(world.store.guard.message_at(first) or b"")
     again = encode_record(dataclasses.replace(stored, properties_bytes=properties), is_sealed=True)
-    assert again == world.store.message_at(first)
+    assert again == world.store.guard.message_at(first)
     assert check_record(again, 0, physical_offset=first, is_sealed=True).is_good
     ended = properties if len(properties) in (0, 32767) else properties.removesuffix(b"\x02") + b"\x02"
     assert stored.properties_bytes[: len(ended)] == ended
@@ -112,7 +112,7 @@ def test_hosts_of_both_families_are_stored_whole(tmp_path: Path) -> None:
 
         physical, _ = store.append([world.draft(), world.draft(sys_flag=0x10)._replace(born_host=born_v6)])
 
-        first, second = (decode_record(store.message_at(offset) or b"") for offset in physical)
+        first, second = (decode_record(store.guard.message_at(offset) or b"") for offset in physical)
         assert (first.born_host, first.store_host) == (BORN_HOST, store_host)
         assert (second.born_host, second.store_host) == (born_v6, store_host)
         assert physical[1] == physical[0] + first.size
@@ -136,7 +136,7 @@ def test_a_record_that_does_not_fit_closes_the_file_with_a_blank(world: StoreWor
     world.send(count=300)
 
     size = world.settings.mapped_file_size_commit_log
-    assert world.store.wrote > 2 * size
+    assert world.store.log.wrote > 2 * size
     for base in (0, size):
         data = world.files("commitlog")[f"commitlog/{base:020d}"]
         position = 0
@@ -176,7 +176,7 @@ def test_a_batch_that_must_stay_together_is_never_split(world: StoreWorld) -> No
 def test_what_cannot_fit_into_any_file_is_refused_and_changes_nothing(world: StoreWorld) -> None:
     """A record or batch larger than a file is the sender's fault; the store goes on as if it had not come."""
     world.send(count=3)
-    before = world.store.wrote
+    before = world.store.log.wrote
     huge = world.draft(body=bytes(world.settings.mapped_file_size_commit_log))
 
     with pytest.raises(MessageTooLarge):
@@ -184,7 +184,7 @@ def test_what_cannot_fit_into_any_file_is_refused_and_changes_nothing(world: Sto
     with pytest.raises(MessageTooLarge):
         world.store.append_contiguous([world.draft(body=bytes(9000)), world.draft(body=bytes(9000))])
 
-    assert world.store.wrote == before
+    assert world.store.log.wrote == before
     world.send(count=2)
     assert [message.queue_offset for message in world.messages()] == [0, 1, 2, 3, 4]
 
@@ -197,14 +197,14 @@ def test_prepared_and_rolled_back_messages_are_in_the_log_but_in_no_queue(world:
 
     assert offsets == [0, 0, 0, 1]
     assert [message.physical_offset for message in world.messages()] == physical[2:]
-    assert all(world.store.message_at(offset) is not None for offset in physical)
+    assert all(world.store.guard.message_at(offset) is not None for offset in physical)
 
 
 def test_a_delayed_message_carries_its_delivery_time_in_the_queue(world: StoreWorld) -> None:
     """The queue entry of a delayed message says when to deliver it: store time plus delay."""
     world.append([world.draft("SCHEDULE_TOPIC_XXXX", 2, delay_ms=10_000)])
 
-    queue = world.store.queue("SCHEDULE_TOPIC_XXXX", 2)
+    queue = world.store.queues.get_or_create("SCHEDULE_TOPIC_XXXX", 2)
     unit = queue.unit(0)
     assert unit is not None
     assert unit[2] == world.clock.wall_ms() + 10_000
@@ -217,7 +217,7 @@ def test_a_long_topic_gets_the_second_magic(world: StoreWorld) -> None:
     world.append([world.draft(topic)])
 
     message = world.messages(topic)[0]
-    record = world.store.message_at(message.physical_offset)
+    record = world.store.guard.message_at(message.physical_offset)
     assert record is not None
     assert int.from_bytes(record[4:8], "big", signed=True) == MESSAGE_MAGIC_V2
     assert message.topic == topic
@@ -256,11 +256,11 @@ def test_a_full_disk_refuses_sends_and_goes_on_serving_reads(tmp_path: Path) -> 
             world.append([world.draft("orders", i % 2) for i in range(7)])
             sent += 7
 
-    full_at = world.store.wrote
+    full_at = world.store.log.wrote
     assert len(world.bodies("orders", 0)) + len(world.bodies("orders", 1)) == 50 + sent
     with pytest.raises(StoreFull):
         world.append([world.draft("orders", i % 2) for i in range(70)])
-    assert world.store.wrote == full_at
+    assert world.store.log.wrote == full_at
 
     world.faulty_disk.capacity = 1 << 30
     world.clock.advance(world.settings.space_retry_interval_ms)
@@ -283,7 +283,7 @@ def test_a_refused_batch_leaves_no_trace_in_any_queue(tmp_path: Path) -> None:
     with pytest.raises(StoreFull):
         world.store.append(drafts)
 
-    queue = world.store.queue("old", 0)
+    queue = world.store.queues.get_or_create("old", 0)
     assert (queue.end, queue.readable_end) == (3, 3)
     raw = world.files("consumequeue/old/0")["consumequeue/old/0/00000000000000000000"]
     assert raw[60:] == bytes(len(raw) - 60)
@@ -302,7 +302,7 @@ def test_a_closed_store_takes_nothing(world: StoreWorld) -> None:
 def test_an_empty_batch_is_nothing(world: StoreWorld) -> None:
     """No drafts, no offsets, no change."""
     assert world.store.append([]) == ([], [])
-    assert world.store.wrote == 0
+    assert world.store.log.wrote == 0
 
 
 def test_the_next_file_is_made_ahead_by_a_helper(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_the_next_file_is_made_ahead_by_a_helper(tmp_path: Path) -> None:
     world.open()
     size = world.settings.mapped_file_size_commit_log
 
-    while world.store.wrote < size // 2 + 200:
+    while world.store.log.wrote < size // 2 + 200:
         world.send()
     world.close()
 
@@ -341,6 +341,6 @@ def test_whatever_stops_a_new_log_file_is_a_refusal_that_passes(tmp_path: Path, 
             world.clock.advance(world.settings.space_retry_interval_ms)
 
     assert refused == 2
-    assert world.store.wrote > size
+    assert world.store.log.wrote > size
     assert world.bodies() == world.sent_bodies()
     assert [m.queue_offset for m in world.messages()] == list(range(len(world.bodies())))

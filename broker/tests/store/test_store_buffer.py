@@ -42,7 +42,7 @@ def test_an_append_is_read_from_the_buffer_before_it_is_in_the_file(pooled: Stor
     pooled.send(count=5)
 
     assert pooled.bodies() == pooled.sent_bodies()
-    assert (pooled.store.committed, pooled.store.flushed) == (0, 0)
+    assert (pooled.store.log.committed, pooled.store.log.flushed) == (0, 0)
     assert pooled.files("commitlog")["commitlog/00000000000000000000"].count(0) == 16 * 1024
 
 
@@ -52,27 +52,27 @@ def test_a_commit_brings_exactly_the_written_bytes_into_the_file(pooled: StoreWo
     pooled.clock.advance(200)
     pooled.store.commit_step()
 
-    assert pooled.store.committed == pooled.store.wrote
+    assert pooled.store.log.committed == pooled.store.log.wrote
     data = pooled.files("commitlog")["commitlog/00000000000000000000"]
-    assert data[: pooled.store.wrote] == b"".join(pooled.records.values())
+    assert data[: pooled.store.log.wrote] == b"".join(pooled.records.values())
 
 
 def test_little_is_not_committed_before_the_interval_and_four_pages_are(pooled: StoreWorld) -> None:
     """commitCommitLogLeastPages and commitIntervalCommitLog mean what they mean in RocketMQ."""
     pooled.send()
     pooled.store.commit_step()
-    assert pooled.store.committed == 0
+    assert pooled.store.log.committed == 0
 
     pooled.append([pooled.draft(body=bytes(5 * 1024)) for _ in range(3)])
     pooled.append([pooled.draft(body=bytes(5 * 1024))])
     pooled.store.commit_step()
-    assert pooled.store.committed == pooled.store.wrote
+    assert pooled.store.log.committed == pooled.store.log.wrote
 
 
 def test_what_only_the_buffer_held_is_there_after_a_kill(pooled: StoreWorld) -> None:
     """The process dies before any commit: every message is replayed, with its offsets, and counted."""
     pooled.send(count=7)
-    wrote = pooled.store.wrote
+    wrote = pooled.store.log.wrote
     pooled.kill()
 
     report = pooled.open()
@@ -96,9 +96,9 @@ def test_without_the_replay_they_would_be_lost(pooled: StoreWorld, monkeypatch: 
 
 def test_a_kill_after_rolls_replays_over_several_files(pooled: StoreWorld) -> None:
     """Two full buffers and a part of a third, none committed: all of it comes back in order."""
-    while pooled.store.wrote < 2 * 16 * 1024 + 1000:
+    while pooled.store.log.wrote < 2 * 16 * 1024 + 1000:
         pooled.send()
-    assert pooled.store.committed == 0
+    assert pooled.store.log.committed == 0
     pooled.kill()
 
     assert pooled.open().replayed_bytes > 2 * 16 * 1024
@@ -137,11 +137,11 @@ def test_anonymous_memory_loses_exactly_what_was_not_committed() -> None:
     """It says that it is not crash safe, and a kill takes a suffix and nothing else."""
     world = make_pooled(is_crash_safe=False)
     world.open()
-    assert not world.store.pool_status.is_crash_safe
+    assert not world.store.pools.status.is_crash_safe
     world.send(count=5)
     world.clock.advance(200)
     world.store.commit_step()
-    committed = world.store.committed
+    committed = world.store.log.committed
     world.send(count=3)
     assert world.bodies() == world.sent_bodies(before=committed), "what a kill can take was shown"
     world.kill()
@@ -167,7 +167,7 @@ def test_a_flush_commits_first(pooled: StoreWorld) -> None:
     """A flush never waits for the commit's tick: what was written before it is on the disk after it."""
     pooled.send(count=5)
 
-    assert pooled.store.flush() == pooled.store.wrote == pooled.store.committed
+    assert pooled.store.flush() == pooled.store.log.wrote == pooled.store.log.committed
 
 
 def test_an_empty_pool_refuses_and_drains(pooled: StoreWorld) -> None:
@@ -177,13 +177,13 @@ def test_an_empty_pool_refuses_and_drains(pooled: StoreWorld) -> None:
             pooled.send()
     with pytest.raises(PoolExhausted):
         pooled.send()
-    wrote = pooled.store.wrote
+    wrote = pooled.store.log.wrote
 
     pooled.store.commit_step()
     pooled.store.commit_step()
     pooled.send()
 
-    assert pooled.store.wrote > wrote
+    assert pooled.store.log.wrote > wrote
     assert pooled.bodies() == pooled.sent_bodies()
     pooled.kill()
     pooled.open()
@@ -207,7 +207,7 @@ def test_a_pool_of_two_buffers_works() -> None:
             world.store.commit_step()
             world.store.commit_step()
 
-    assert world.store.wrote > 5 * 16 * 1024
+    assert world.store.log.wrote > 5 * 16 * 1024
     assert world.bodies() == world.sent_bodies()
 
 
@@ -215,8 +215,8 @@ def test_buffers_are_used_in_turn_and_are_zero_when_free(pooled: StoreWorld) -> 
     """A buffer that comes back is void at once and zeroed before it is lent again."""
     send_slowly(pooled, 600)
 
-    assert pooled.store.min_physical == 0
-    assert pooled.store.wrote > 4 * 16 * 1024
+    assert pooled.store.log.min_physical == 0
+    assert pooled.store.log.wrote > 4 * 16 * 1024
     assert pooled.bodies() == pooled.sent_bodies()
     pooled.close()
     assert [data.count(0) for data in pooled.volume.pieces.values()] == [512 + 16 * 1024] * 3
@@ -229,7 +229,7 @@ def test_the_pool_starts_in_the_middle_of_a_file(pooled: StoreWorld) -> None:
     pooled.open()
     pooled.send(count=5)
 
-    assert pooled.store.committed < pooled.store.wrote
+    assert pooled.store.log.committed < pooled.store.log.wrote
     assert pooled.bodies() == pooled.sent_bodies()
     pooled.kill()
     assert pooled.open().replayed_records == 5
@@ -239,7 +239,7 @@ def test_the_pool_starts_in_the_middle_of_a_file(pooled: StoreWorld) -> None:
 def test_a_clean_stop_leaves_no_live_buffer(pooled: StoreWorld) -> None:
     """Everything is committed and flushed, so RocketMQ may open the store."""
     pooled.send(count=5)
-    wrote = pooled.store.wrote
+    wrote = pooled.store.log.wrote
     pooled.close()
     settings, pooled.settings = pooled.settings, TINY
 
@@ -284,7 +284,7 @@ def test_a_short_write_of_a_commit_is_continued(pooled: StoreWorld) -> None:
     pooled.store.commit_step()
 
     data = pooled.files("commitlog")["commitlog/00000000000000000000"]
-    assert data[: pooled.store.committed] == b"".join(pooled.records.values())
+    assert data[: pooled.store.log.committed] == b"".join(pooled.records.values())
 
 
 # -- buffers that do not belong --------------------------------------------------------------------------------------
@@ -411,11 +411,11 @@ def test_with_sync_flush_nothing_is_promised_or_shown_before_it_is_on_the_disk(w
     world.open()
     world.send(count=5)
 
-    assert (world.store.promised, world.store.confirmed) == (0, 0)
+    assert (world.store.positions.promised, world.store.positions.confirmed) == (0, 0)
     assert world.bodies() == []
 
     world.store.flush_step()
-    assert world.store.promised == world.store.confirmed == world.store.wrote
+    assert world.store.positions.promised == world.store.positions.confirmed == world.store.log.wrote
     assert world.bodies() == world.sent_bodies()
     world.lose_power()
     world.open()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantry_broker.store.confirm import Positions, confirmed_offset, promised_offset
+from gantry_broker.store.positions import Positions, confirmed_offset, promised_offset
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import StoreWorld
 
@@ -68,18 +68,18 @@ def test_a_store_shows_what_slaves_have_and_all_of_it_when_nobody_is_waited_for(
     world.open()
     world.send(count=3)
     ends = [end for end, *_ in world.sent]
-    world.store.wait_for_slaves(-1)
+    world.store.positions.wait_for_slaves(-1)
     world.send(count=3)
     ends = [end for end, *_ in world.sent]
 
     world.store.advance()
-    assert (len(world.bodies()), world.store.promised, world.store.confirmed) == (3, 0, 0)
-    world.store.wait_for_slaves(ends[4])
+    assert (len(world.bodies()), world.store.positions.promised, world.store.positions.confirmed) == (3, 0, 0)
+    world.store.positions.wait_for_slaves(ends[4])
     world.store.advance()
-    assert (len(world.bodies()), world.store.promised) == (5, ends[4])
-    world.store.wait_for_slaves(-1)
+    assert (len(world.bodies()), world.store.positions.promised) == (5, ends[4])
+    world.store.positions.wait_for_slaves(-1)
     world.store.advance()
     assert len(world.bodies()) == 5, "what was shown stays shown"
-    world.store.wait_for_nobody()
+    world.store.positions.stop_waiting_for_slaves()
     world.send()
-    assert (len(world.bodies()), world.store.promised) == (7, world.store.wrote)
+    assert (len(world.bodies()), world.store.positions.promised) == (7, world.store.log.wrote)

@@ -38,7 +38,7 @@ def make_pair(*, is_pooled: bool) -> tuple[StoreWorld, StoreWorld, LogCopier]:
 
 def log_bytes(world: StoreWorld, start: int, end: int) -> bytes:
     """What a sender reads."""
-    data, log = b"", world.store._log
+    data, log = b"", world.store.log
     while start < end:
         extent = log.at(start)
         assert extent is not None
@@ -51,7 +51,7 @@ def log_bytes(world: StoreWorld, start: int, end: int) -> bytes:
 def borders(world: StoreWorld) -> list[int]:
     """Where records end, blanks included."""
     ends = {start + len(record) for start, record in world.records.items()}
-    return sorted({0, *ends, *(end for end in range(0, world.store.wrote + 1, TINY.mapped_file_size_commit_log))})
+    return sorted({0, *ends, *(end for end in range(0, world.store.log.wrote + 1, TINY.mapped_file_size_commit_log))})
 
 
 def ship(master: StoreWorld, slave: StoreWorld, copier: LogCopier, start: int, cuts: Iterator[int]) -> int:
@@ -63,7 +63,7 @@ def ship(master: StoreWorld, slave: StoreWorld, copier: LogCopier, start: int, c
         try:
             start = copier.append(data, start)
         except PoolExhausted:
-            assert slave.store.wrote == start, "nothing of what is refused is kept"
+            assert slave.store.log.wrote == start, "nothing of what is refused is kept"
             slave.clock.advance(300)
             slave.store.commit_step()
             start = copier.append(data, start)
@@ -72,23 +72,26 @@ def ship(master: StoreWorld, slave: StoreWorld, copier: LogCopier, start: int, c
 
 
 def show_all(world: StoreWorld, copier: LogCopier) -> None:
-    while not copier.dispatch(world.store.wrote):
+    while not copier.dispatch(world.store.log.wrote):
         pass
 
 
 def assert_same(master: StoreWorld, slave: StoreWorld) -> None:
     """Log, queues and index say the same."""
-    end = master.store.wrote
-    assert slave.store.wrote == end
+    end = master.store.log.wrote
+    assert slave.store.log.wrote == end
     assert log_bytes(slave, 0, end) == log_bytes(master, 0, end)
-    assert slave.store.topics() == master.store.topics()
-    for topic, queue_ids in master.store.topics().items():
+    assert slave.store.queues.topics() == master.store.queues.topics()
+    for topic, queue_ids in master.store.queues.topics().items():
         for queue_id in queue_ids:
             assert slave.bodies(topic, queue_id) == master.sent_bodies(topic, queue_id)
-            ours, theirs = slave.store.queue(topic, queue_id), master.store.queue(topic, queue_id)
+            ours, theirs = (
+                slave.store.queues.get_or_create(topic, queue_id),
+                master.store.queues.get_or_create(topic, queue_id),
+            )
             assert (ours.end, ours.readable_end) == (theirs.end, theirs.end)
     key = f"7F0000010A3C18B4AAC2{0:08X}{1:04X}"
-    assert slave.store.query_keys("orders", key, 10, 0, 1 << 60)[0] == [master.records[min(master.records)]]
+    assert slave.store.keys.records("orders", key, 10, 0, 1 << 60)[0] == [master.records[min(master.records)]]
 
 
 @given(st.data(), st.booleans(), st.sampled_from((0, 20, copying.KEPT_RECORDS_MAX)))
@@ -160,7 +163,7 @@ def test_nothing_is_shown_before_it_is_confirmed() -> None:
 
     assert copier.dispatch(ends[4] + 1)
     assert len(slave.bodies()) == 4
-    assert slave.store.queue("orders", 0).end == 4
+    assert slave.store.queues.get_or_create("orders", 0).end == 4
     slave.store.flush_step()
     slave.kill()
     slave.open()
@@ -185,14 +188,14 @@ def test_what_is_no_record_is_refused_and_nothing_of_it_kept(spoil: object, reas
     master.send(count=3)
     first, second = borders(master)[1:3]
     copier.append(log_bytes(master, 0, first), 0)
-    good, bad = log_bytes(master, first, second), log_bytes(master, second, master.store.wrote)
+    good, bad = log_bytes(master, first, second), log_bytes(master, second, master.store.log.wrote)
 
     with pytest.raises(CopyRefused, match=reason):
         copier.append(good + spoil(bad), first)  # type: ignore[operator]
 
-    assert slave.store.wrote == first
+    assert slave.store.log.wrote == first
     assert log_bytes(slave, 0, TINY.mapped_file_size_commit_log).count(0, first) >= 1
-    assert not any(bytes(slave.store._log.files.files[0].view[first:]))
+    assert not any(bytes(slave.store.log.files.files[0].view[first:]))
     copier.append(good + bad, first)
     show_all(slave, copier)
     assert len(slave.bodies()) == 3
@@ -205,9 +208,9 @@ def test_bytes_of_another_place_are_refused(offset: int) -> None:
     master.send()
 
     with pytest.raises(CopyRefused, match="this log ends at 0"):
-        copier.append(log_bytes(master, 0, master.store.wrote), offset)
+        copier.append(log_bytes(master, 0, master.store.log.wrote), offset)
 
-    assert slave.store.wrote == 0
+    assert slave.store.log.wrote == 0
 
 
 def test_a_full_disk_refuses_a_piece_whole_and_takes_it_later() -> None:
@@ -220,11 +223,11 @@ def test_a_full_disk_refuses_a_piece_whole_and_takes_it_later() -> None:
     slave.faulty_disk.capacity = slave.faulty_disk.space("/").used
 
     with pytest.raises(StoreFull):
-        copier.append(log_bytes(master, first, master.store.wrote), first)
-    assert slave.store.wrote == first
+        copier.append(log_bytes(master, first, master.store.log.wrote), first)
+    assert slave.store.log.wrote == first
     slave.faulty_disk.capacity = 1 << 30
     slave.clock.advance(10_000)
-    copier.append(log_bytes(master, first, master.store.wrote), first)
+    copier.append(log_bytes(master, first, master.store.log.wrote), first)
     show_all(slave, copier)
     master.store.flush_step()
 
@@ -244,14 +247,14 @@ def test_a_slave_becomes_a_master_and_goes_on_with_every_number() -> None:
     copier.hand_over()
 
     assert len(slave.bodies("orders")) == 4
-    assert slave.store.queue("orders", 0).end == 10
-    assert slave.store.queue("bills", 0).end == 5
+    assert slave.store.queues.get_or_create("orders", 0).end == 10
+    assert slave.store.queues.get_or_create("bills", 0).end == 5
     physical, offsets = slave.append([slave.draft("orders", 0, body=b"new"), slave.draft("bills", 0, body=b"newer")])
     assert offsets == [10, 5]
     assert physical[0] == ends[-1]
-    slave.store.release_dispatch(ends[12])
+    slave.store.dispatcher.release(ends[12])
     assert (len(slave.bodies("orders")), len(slave.bodies("bills"))) == (10, 2)
-    slave.store.release_dispatch(slave.store.wrote)
+    slave.store.dispatcher.release(slave.store.log.wrote)
     assert slave.bodies("orders") == [*master.sent_bodies("orders"), b"new"]
     assert slave.bodies("bills") == [*master.sent_bodies("bills"), b"newer"]
 
@@ -263,15 +266,15 @@ def test_a_master_becomes_a_slave_and_shows_what_it_held_when_it_is_confirmed() 
     ship(master, slave, copier, 0, iter(lambda: 4, None))
     now_slave = master.store.start_copying()
 
-    assert master.store.queue("orders", 0).end == 0
+    assert master.store.queues.get_or_create("orders", 0).end == 0
     copier.hand_over()
     slave.append([slave.draft("orders", 0, body=b"new")])
-    now_slave.append(log_bytes(slave, master.store.wrote, slave.store.wrote), master.store.wrote)
-    while not now_slave.dispatch(slave.store.wrote):
+    now_slave.append(log_bytes(slave, master.store.log.wrote, slave.store.log.wrote), master.store.log.wrote)
+    while not now_slave.dispatch(slave.store.log.wrote):
         pass
 
     assert master.bodies("orders") == [*master.sent_bodies("orders"), b"new"]
-    assert master.store.queue("orders", 0).end == 11
+    assert master.store.queues.get_or_create("orders", 0).end == 11
 
 
 # -- cutting -----------------------------------------------------------------------------------------------------------
@@ -281,7 +284,7 @@ def filled(pool: PoolSettings, files: int = 3) -> StoreWorld:
     """A store with some files of log, part of it flushed, part of it held back from consumers."""
     world = StoreWorld(FaultyDisk(), "/master", dataclasses.replace(TINY, pool=pool))
     world.open()
-    while world.store.wrote < files * TINY.mapped_file_size_commit_log:
+    while world.store.log.wrote < files * TINY.mapped_file_size_commit_log:
         world.send("orders", 3)
         world.send("bills", 1)
         world.clock.advance(300)
@@ -293,16 +296,16 @@ def filled(pool: PoolSettings, files: int = 3) -> StoreWorld:
 
 def assert_cut(world: StoreWorld, end: int) -> None:
     """Nothing behind ``end`` is anywhere, everything before it is everywhere."""
-    assert world.store.wrote == end
+    assert world.store.log.wrote == end
     for topic in ("orders", "bills"):
         assert world.bodies(topic) == world.sent_bodies(topic, before=end)
-        assert sum(queue.end for queue in world.store._queues if queue.topic == topic) == len(world.bodies(topic))
+        assert sum(queue.end for queue in world.store.queues if queue.topic == topic) == len(world.bodies(topic))
     disk = world.disk
     for name in disk.list(world.path("commitlog")):
         assert not any(disk.read_file(world.path(f"commitlog/{name}"))[max(0, end - int(name)) :])
     for start, record in world.records.items():
         key = f"7F0000010A3C18B4AAC2{record[record.index(b'AAC2') + 4 : record.index(b'AAC2') + 16].decode()}"
-        found = [one for topic in ("orders", "bills") for one in world.store.query_keys(topic, key, 9, 0, 1 << 60)[0]]
+        found = [one for topic in ("orders", "bills") for one in world.store.keys.records(topic, key, 9, 0, 1 << 60)[0]]
         assert (record in found) == (start < end)
 
 
@@ -313,7 +316,7 @@ def test_a_cut_log_ends_there_in_every_file(pool: PoolSettings, share: float) ->
     world = filled(pool)
     ends = borders(world)
     end = ends[int(share * (len(ends) - 1))]
-    before = world.store.wrote
+    before = world.store.log.wrote
 
     assert world.store.cut(end) == before - end
 
@@ -364,7 +367,7 @@ def cut_and_die(ending: str, pool: PoolSettings) -> Iterator[bool]:
         step += 1
         world = filled(pool)
         ends = borders(world)
-        end, before = ends[len(ends) // 2], world.store.wrote
+        end, before = ends[len(ends) // 2], world.store.log.wrote
         world.faulty_disk.on_operation = Countdown(step)
         with suppress(ProcessEnded):
             world.store.cut(end)
@@ -410,6 +413,6 @@ def test_a_topic_whose_name_cannot_name_a_directory_keeps_nobody_from_becoming_a
 
     copier.hand_over()
 
-    slave.store.release_dispatch(len(data))
+    slave.store.dispatcher.release(len(data))
     assert slave.bodies("orders") == [b"0", b"2"]
-    assert slave.store.topics() == {"orders": [0]}
+    assert slave.store.queues.topics() == {"orders": [0]}

@@ -97,7 +97,7 @@ def assert_whole(world: StoreWorld) -> None:
         assert world.bodies(topic) == world.sent_bodies(topic)
     for number in range(0, COUNT, 7):
         topic = "orders" if number % 2 else "bills"
-        assert len(world.store.query_keys(topic, f"key-{number}", 64, 0, 1 << 60)[0]) == 1, number
+        assert len(world.store.keys.records(topic, f"key-{number}", 64, 0, 1 << 60)[0]) == 1, number
 
 
 @pytest.mark.verify(quick=26)

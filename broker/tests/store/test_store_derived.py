@@ -58,7 +58,7 @@ def assert_whole(world: StoreWorld) -> None:
 
 def assert_indexed(world: StoreWorld) -> None:
     for message in world.messages("orders"):
-        records, _, _ = world.store.query_keys("orders", message.properties["UNIQ_KEY"], 32, 0, 1 << 60)
+        records, _, _ = world.store.keys.records("orders", message.properties["UNIQ_KEY"], 32, 0, 1 << 60)
         assert len(records) == 1
 
 

@@ -21,31 +21,31 @@ def test_held_messages_are_stored_but_not_shown(world: StoreWorld) -> None:
     """While dispatch is held, offsets are handed out and bytes are written, but consumers see nothing."""
     heard: list[object] = []
     world.store.on_appended.append(heard.append)
-    world.store.hold_dispatch()
+    world.store.dispatcher.hold()
 
     world.send(count=3)
 
-    queue = world.store.queue("orders", 0)
+    queue = world.store.queues.get_or_create("orders", 0)
     assert (queue.end, queue.readable_end) == (3, 0)
     assert world.bodies() == []
     assert heard == []
-    assert world.store.dispatched == 0
-    assert world.store.message_at(0) is not None
+    assert world.store.dispatcher.dispatched == 0
+    assert world.store.guard.message_at(0) is not None
 
 
 def test_a_release_shows_what_is_confirmed_and_no_more(world: StoreWorld) -> None:
     """A message is shown when its last byte is confirmed, in order, queue by queue."""
-    world.store.hold_dispatch()
+    world.store.dispatcher.hold()
     world.send("orders", 4)
     world.send("bills", 4)
     world.send("orders", 4)
 
     for end, topic, _, offset, _ in world.sent:
-        world.store.release_dispatch(end - 1)
-        assert world.store.queue(topic, 0).readable_end == offset
-        world.store.release_dispatch(end)
-        assert world.store.queue(topic, 0).readable_end == offset + 1
-        assert world.store.dispatched == end
+        world.store.dispatcher.release(end - 1)
+        assert world.store.queues.get_or_create(topic, 0).readable_end == offset
+        world.store.dispatcher.release(end)
+        assert world.store.queues.get_or_create(topic, 0).readable_end == offset + 1
+        assert world.store.dispatcher.dispatched == end
 
     assert world.bodies("orders") == world.sent_bodies("orders")
     assert world.bodies("bills") == world.sent_bodies("bills")
@@ -53,21 +53,21 @@ def test_a_release_shows_what_is_confirmed_and_no_more(world: StoreWorld) -> Non
 
 def test_held_keys_are_found_after_their_release(world: StoreWorld) -> None:
     """The index follows the queues."""
-    world.store.hold_dispatch()
+    world.store.dispatcher.hold()
     world.append([world.draft(keys="k"), world.draft(keys="k")])
-    assert world.store.query_keys("orders", "k", 9, 0, 1 << 60)[0] == []
+    assert world.store.keys.records("orders", "k", 9, 0, 1 << 60)[0] == []
 
-    world.store.release_dispatch(world.store.wrote)
+    world.store.dispatcher.release(world.store.log.wrote)
 
-    assert len(world.store.query_keys("orders", "k", 9, 0, 1 << 60)[0]) == 2
+    assert len(world.store.keys.records("orders", "k", 9, 0, 1 << 60)[0]) == 2
 
 
 def test_letting_go_shows_everything_and_later_messages_at_once(world: StoreWorld) -> None:
     """Holding can end, and then the append loop shows messages itself again."""
-    world.store.hold_dispatch()
+    world.store.dispatcher.hold()
     world.send(count=3)
 
-    world.store.stop_holding_dispatch()
+    world.store.dispatcher.release(world.store.log.wrote, keep_holding=False)
     world.send(count=200)
 
     assert world.bodies() == world.sent_bodies()
@@ -76,11 +76,11 @@ def test_letting_go_shows_everything_and_later_messages_at_once(world: StoreWorl
 def test_a_recovery_point_never_passes_what_is_dispatched(world: StoreWorld) -> None:
     """Killed while messages are held, the next start dispatches them from the log."""
     world.send(count=5)
-    world.store.hold_dispatch()
+    world.store.dispatcher.hold()
     world.send(count=2)
     world.append([world.draft("orders", i % 2) for i in range(6)])
     through = world.sent[6][0]
-    world.store.release_dispatch(world.sent[9][0])
+    world.store.dispatcher.release(world.sent[9][0])
     world.clock.advance(60_000)
     world.store.flush_step()
     world.kill()
@@ -95,7 +95,7 @@ def test_a_recovery_point_never_passes_what_is_dispatched(world: StoreWorld) -> 
 
 def test_a_clean_stop_shows_what_was_held_and_is_confirmed_by_then(world: StoreWorld) -> None:
     """Everything is flushed by then, so the queues are complete, and the stop is clean."""
-    world.store.hold_dispatch()
+    world.store.dispatcher.hold()
     world.send(count=3)
     world.close()
 
@@ -109,10 +109,10 @@ def test_messages_that_there_is_no_room_to_show_wait_and_are_not_lost() -> None:
     """A full disk stops the queues in the middle of a release; with room again they go on where they stopped."""
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
-    world.store.hold_dispatch()
+    world.store.dispatcher.hold()
     for queue_id in range(3):
         world.send(count=15, queue_id=queue_id)
-    world.store._log.preallocate()
+    world.store.log.preallocate()
     world.faulty_disk.capacity = world.faulty_disk.space("/").used + 10 * 20
 
     assert not world.store.advance()
@@ -127,13 +127,13 @@ def test_messages_that_there_is_no_room_to_show_wait_and_are_not_lost() -> None:
 
 def test_a_topic_that_is_deleted_while_its_messages_are_held_is_not_made_again(world: StoreWorld) -> None:
     """What was to be shown in it is not, and its neighbours are not disturbed."""
-    world.store.hold_dispatch()
+    world.store.dispatcher.hold()
     world.send("orders", 3)
     world.send("bills", 3)
     world.store.delete_topic("orders")
 
     world.store.advance()
 
-    assert world.store.topics() == {"bills": [0]}
+    assert world.store.queues.topics() == {"bills": [0]}
     assert not world.disk.exists(world.path("consumequeue/orders"))
     assert len(world.bodies("bills")) == 3

@@ -36,7 +36,7 @@ def segments(world: StoreWorld) -> list[str]:
 
 def fill(world: StoreWorld, word: str = "message", *, end: int = 3 * SIZE + SIZE // 2) -> None:
     """Append until the log ends behind ``end``. Two words of one length make the same offsets."""
-    while world.store.wrote < end:
+    while world.store.log.wrote < end:
         for topic in ("orders", "bills"):
             world.append([world.draft(topic, body=b"%s %05d" % (word.encode(), len(world.sent)))])
             world.clock.advance(1)
@@ -108,7 +108,7 @@ def test_log_file_of_another_store_is_set_aside_and_missed(
 ) -> None:
     """A foreign file is moved away, named and kept; what ours held there is a loss, and nothing of it is served."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
-    end = world.store.wrote
+    end = world.store.log.wrote
     stop(world, is_clean=is_clean)
     stop(other, is_clean=is_clean)
     numbers, cause = CASES[case]
@@ -128,7 +128,7 @@ def test_log_file_of_another_store_is_set_aside_and_missed(
     for topic in ("orders", "bills"):
         assert set(world.bodies(topic)) <= set(world.sent_bodies(topic))
     world.store.accept_loss("a test")
-    fill(world, end=world.store.wrote + SIZE)
+    fill(world, end=world.store.log.wrote + SIZE)
     for _ in range(2):
         world.close()
         report = world.open()
@@ -200,7 +200,7 @@ def test_damaged_first_record_is_damage_and_no_foreign_file(kind: str, tmp_path:
 
 def cut(world: StoreWorld, dice: random.Random) -> None:
     ends = sorted({end for end, *_ in world.sent})
-    end = dice.choice(ends[len(ends) // 2 :] or [world.store.wrote])
+    end = dice.choice(ends[len(ends) // 2 :] or [world.store.log.wrote])
     world.store.flush()
     world.store.cut(end, [*world.store.identity.truncated(end).epochs, Epoch(world.store.identity.epoch + 1, end)])
     world.forget_after(end)
@@ -214,8 +214,8 @@ def restart(world: StoreWorld, dice: random.Random) -> None:
 
 
 def remove(world: StoreWorld, dice: random.Random) -> None:
-    begin = world.store.min_physical + SIZE * dice.randrange(2)
-    if begin < world.store.wrote - SIZE:
+    begin = world.store.log.min_physical + SIZE * dice.randrange(2)
+    if begin < world.store.log.wrote - SIZE:
         world.store.flush()
         remove_head(world.store, begin)
         world.sent[:] = [one for one in world.sent if one[0] > begin]
@@ -224,7 +224,7 @@ def remove(world: StoreWorld, dice: random.Random) -> None:
 
 
 def write(world: StoreWorld, dice: random.Random) -> None:
-    fill(world, dice.choice(("message", "another")), end=world.store.wrote + dice.randrange(2 * SIZE))
+    fill(world, dice.choice(("message", "another")), end=world.store.log.wrote + dice.randrange(2 * SIZE))
 
 
 def write_a_point(world: StoreWorld, _: random.Random) -> None:
@@ -308,7 +308,7 @@ def test_file_that_is_written_anew_behind_a_lost_end_is_not_foreign(tmp_path: Pa
     report = world.open()
     assert [lost.cause for lost in report.missing] == [LossCause.TAIL]
     world.forget_after(report.end)
-    world.store.forget_missing()
+    world.store.losses.forget_missing_end()
     fill(world, "another")
     world.close()
     write_heads(world, old)
@@ -374,15 +374,15 @@ def overwrite_all(world: StoreWorld, other: StoreWorld, number: int) -> int:
 
 READERS: dict[str, Callable[[StoreWorld, int], object]] = {
     "consumer": lambda world, base: world.bodies("orders"),
-    "query by offset": lambda world, base: world.store.message_at(base),
-    "slave": lambda world, base: world.store.whole_records(base, 1 << 20),
+    "query by offset": lambda world, base: world.store.guard.message_at(base),
+    "slave": lambda world, base: world.store.guard.whole_records(base, 1 << 20),
     "replica that heals": lambda world, base: world.store.guard.healthy_records(
-        base, min(base + SIZE, world.store.wrote)
+        base, min(base + SIZE, world.store.log.wrote)
     ),
-    "scrubber": lambda world, base: world.store.guard.good_bytes(world.store.log_view(base), base),
-    "damage report": lambda world, base: world.store.guard.report(base),
+    "scrubber": lambda world, base: world.store.guard.good_bytes(world.store.log.view(base), base),
+    "damage report": lambda world, base: world.store.guard.damage.report(base),
     "queue repair": lambda world, base: world.store.repair.queues.start(
-        world.store.queue("orders", 0), len(world.sent_bodies("orders", before=base)), reason="a test"
+        world.store.queues.get_or_create("orders", 0), len(world.sent_bodies("orders", before=base)), reason="a test"
     ),
 }
 
@@ -397,7 +397,7 @@ def test_log_file_that_is_replaced_under_the_running_broker_ends_it(
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     assert world.bodies("orders") == world.sent_bodies("orders")
     base = overwrite_all(world, other, number)
-    world.store.forget_sums()
+    world.store.queues.forget_sums()
 
     with caplog.at_level(logging.ERROR), pytest.raises(StoreFailed, match=f"commitlog/{base:020d} was replaced"):
         READERS[reader](world, base)
@@ -421,7 +421,7 @@ def test_without_that_check_messages_of_another_store_are_served(
     monkeypatch.setattr(file_heads.HeadKeeper, "is_foreign", lambda *_: False)
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     overwrite_all(world, other, 1)
-    world.store.forget_sums()
+    world.store.queues.forget_sums()
     assert not set(world.bodies("orders")) <= set(world.sent_bodies("orders"))
     assert world.fatal == []
 
@@ -429,13 +429,13 @@ def test_without_that_check_messages_of_another_store_are_served(
 def test_first_record_that_rots_and_is_healed_does_not_look_foreign(tmp_path: Path) -> None:
     """Damage of a first record is damage, before and after a replica has given it back."""
     world = make("faulty", tmp_path)
-    name, right = f"commitlog/{segments(world)[1]}", world.store.message_at(SIZE)
+    name, right = f"commitlog/{segments(world)[1]}", world.store.guard.message_at(SIZE)
     assert right is not None
     for position in (5, 60, 100, 130):
         world.overwrite(name, position, bytes([right[position] ^ 4]))
-        assert world.store.message_at(SIZE) is None
-        world.store.rewriting(SIZE, right)()
-        assert world.store.message_at(SIZE) == right
+        assert world.store.guard.message_at(SIZE) is None
+        world.store.guard.rewriting(SIZE, right)()
+        assert world.store.guard.message_at(SIZE) == right
     assert world.fatal == []
 
 
@@ -444,8 +444,8 @@ def test_first_record_that_rots_and_is_healed_does_not_look_foreign(tmp_path: Pa
 
 def begin_two_files(world: StoreWorld) -> None:
     """Two files more, of which no head is on the disk."""
-    end = world.store.wrote + 2 * SIZE
-    while world.store.wrote < end:
+    end = world.store.log.wrote + 2 * SIZE
+    while world.store.log.wrote < end:
         world.append([world.draft("bills", body=b"%s %05d" % (b"message", len(world.sent)))])
 
 
@@ -454,7 +454,7 @@ def test_file_that_was_begun_just_before_a_kill_is_known_by_its_head(kind: str, 
     """``log-heads.json`` is written with the next recovery point; until then the log end has the heads."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     begin_two_files(world)
-    fill(other, "another", end=world.store.wrote)
+    fill(other, "another", end=world.store.log.wrote)
     assert [head.base_offset for head in heads_of(world).heads] == [0, SIZE, 2 * SIZE, 3 * SIZE]
     world.kill()
     other.close()
@@ -470,7 +470,7 @@ def test_without_heads_in_the_log_end_it_is_served(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(LogEndFile, "note_head", lambda *_: None)
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     begin_two_files(world)
-    fill(other, "another", end=world.store.wrote)
+    fill(other, "another", end=world.store.log.wrote)
     world.kill()
     other.close()
     take(world, other, f"commitlog/{segments(world)[4]}")
@@ -538,10 +538,10 @@ def test_heads_do_not_wait_for_a_recovery_point(tmp_path: Path) -> None:
     """A broker that is killed soon after it has begun a file knows by which record the file begins."""
     world = make("faulty", tmp_path)
     fill_to = 4 * SIZE + SIZE // 2
-    while world.store.wrote < fill_to:
+    while world.store.log.wrote < fill_to:
         world.append([world.draft("bills")])
     world.store.flush_step()
-    assert world.store.flushed >= 4 * SIZE
+    assert world.store.log.flushed >= 4 * SIZE
     assert [head.base_offset for head in heads_of(world).heads] == [0, SIZE, 2 * SIZE, 3 * SIZE, 4 * SIZE]
 
 
@@ -556,7 +556,7 @@ def test_full_disk_keeps_heads_that_are_true(tmp_path: Path, caplog: pytest.LogC
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.disk, "write_file", refuse)
         for end in (4, 5):
-            while world.store.wrote < end * SIZE + SIZE // 2:
+            while world.store.log.wrote < end * SIZE + SIZE // 2:
                 world.append([world.draft("bills")])
             world.store.flush_step()
     assert caplog.messages.count("the disk is too full for log-heads.json") == 1
@@ -720,7 +720,7 @@ def test_start_that_ends_between_identity_and_recovery_point_refuses_nothing(
 def test_newest_file_that_nothing_vouches_for_is_missed_when_it_is_set_aside(tmp_path: Path) -> None:
     """A file that was begun after the last checkpoint was ours all the same: its offsets are not used again."""
     world, end = make("faulty", tmp_path), 4 * SIZE
-    while world.store.wrote < end + SIZE // 2:
+    while world.store.log.wrote < end + SIZE // 2:
         world.append([world.draft("bills", body=b"unflushed")])
     world.kill()
     name = segments(world)[-1]

@@ -38,9 +38,9 @@ def test_flushed_moves_only_when_the_disk_has_said_so(world: StoreWorld) -> None
     """A step that is not due leaves ``flushed`` alone; a flush brings it to what was written."""
     world.send(count=3)
     world.store.flush_step()
-    assert world.store.flushed == 0
+    assert world.store.log.flushed == 0
 
-    assert world.store.flush() == world.store.wrote == world.store.flushed
+    assert world.store.flush() == world.store.log.wrote == world.store.log.flushed
 
 
 def test_a_failed_sync_is_final(world: StoreWorld) -> None:
@@ -55,7 +55,7 @@ def test_a_failed_sync_is_final(world: StoreWorld) -> None:
         world.store.flush()
 
     assert world.faulty_disk.operations["sync"] == syncs, "a failed sync was tried again"
-    assert world.store.flushed == 0
+    assert world.store.log.flushed == 0
     assert [type(exc) for exc in world.fatal] == [StoreFailed]
     with pytest.raises(LogReadOnly):
         world.send()
@@ -73,7 +73,7 @@ def test_a_store_that_failed_to_flush_is_recovered_at_the_next_start(world: Stor
     report = world.open()
 
     assert not report.is_clean
-    assert world.store.flushed == report.end
+    assert world.store.log.flushed == report.end
     world.lose_power()
     world.open()
     assert world.bodies() == world.sent_bodies()
@@ -151,11 +151,11 @@ def test_the_background_flushes_and_stops(tmp_path: Path) -> None:
 
     deadline = threading.Event()
     for _ in range(1000):
-        if store.flushed == store.wrote:
+        if store.log.flushed == store.log.wrote:
             break
         deadline.wait(0.01)
 
-    assert store.flushed == store.wrote
+    assert store.log.flushed == store.log.wrote
     store.close()
     assert "gantry-flush" not in {thread.name for thread in threading.enumerate()}
 
@@ -168,8 +168,8 @@ def test_the_checkpoint_is_written_after_what_it_describes(world: StoreWorld) ->
         world.clock.advance(3_000)
         world.store.flush_step()
         said = decode_checkpoint(world.disk.read_file(world.path("checkpoint")))
-        assert said.flushed <= world.store.flushed
-        assert said.log_timestamp_ms <= world.store.last_timestamp_ms
+        assert said.flushed <= world.store.log.flushed
+        assert said.log_timestamp_ms <= world.store.log.last_timestamp_ms
     flushed = said.flushed
     world.lose_power()
 
@@ -208,8 +208,8 @@ def test_a_recovery_point_is_true_at_every_moment_of_a_concurrent_append(tmp_pat
         world.adopt(store)
         for i in range(150):
             world.append([world.draft("orders", (i + j) % 4) for j in range(7)])
-        store._flusher.stop()
-        store._points.stop()
+        store._life.flusher.stop()
+        store._life.points.stop()
         world.kill()
 
     report = world.open()
@@ -231,7 +231,7 @@ def test_a_disk_too_full_for_a_recovery_point_ends_nothing(world: StoreWorld) ->
     world.store.flush_step()
 
     assert world.fatal == []
-    assert world.store.flushed == world.store.wrote
+    assert world.store.log.flushed == world.store.log.wrote
     world.send()
     assert len(world.bodies()) == 7
 

@@ -71,7 +71,7 @@ def test_a_full_disk_stops_no_start(*, is_clean: bool, missing: str | None) -> N
     for queue_id in range(3):
         assert world.bodies("orders", queue_id) == world.sent_bodies("orders", queue_id)
     for number in range(0, COUNT, 17):
-        assert len(world.store.query_keys("orders", f"key-{number}", 64, 0, 1 << 60)[0]) == 1
+        assert len(world.store.keys.records("orders", f"key-{number}", 64, 0, 1 << 60)[0]) == 1
 
 
 async def test_a_table_that_is_missing_after_a_clean_stop_is_reported(
@@ -79,7 +79,7 @@ async def test_a_table_that_is_missing_after_a_clean_stop_is_reported(
 ) -> None:
     """A clean stop writes every table: one that is gone would silently begin empty, consumers' offsets among them."""
     async with running_broker(tmp_path) as broker:
-        queue = broker.store.queue("orders", 0)
+        queue = broker.store.queues.get_or_create("orders", 0)
         broker.store.append([Draft(queue, b"x", b"", 0, 0, 0, BORN_HOST, 0, 0, 0, 0, ())])
     (tmp_path / "config" / "consumerOffset.json").unlink()
     (tmp_path / "config" / "consumerOffset.json.bak").unlink(missing_ok=True)

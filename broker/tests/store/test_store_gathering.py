@@ -176,9 +176,9 @@ def test_whoever_appends_is_flushed_with_no_further_call(tmp_path: Path, monkeyp
         for _ in range(1 + 5 * number % 13):
             world.send()
         for _ in range(10_000):
-            if store.flushed == store.wrote:
+            if store.log.flushed == store.log.wrote:
                 break
             look.wait(0.001)
-        assert store.flushed == store.wrote
-    assert store.sync_count >= 40
+        assert store.log.flushed == store.log.wrote
+    assert store.log.sync_count >= 40
     store.close()

@@ -34,13 +34,13 @@ def fill(made: StoreWorld) -> StoreWorld:
 
 
 def files(world: StoreWorld) -> tuple[IndexFile, ...]:
-    index = world.store._index
+    index = world.store._life.index
     assert index is not None
     return index.files
 
 
 def found(world: StoreWorld, number: int) -> list[bytes]:
-    return world.store.query_keys("orders", f"key-{number}", 64, 0, 1 << 60)[0]
+    return world.store.keys.records("orders", f"key-{number}", 64, 0, 1 << 60)[0]
 
 
 def assert_indexed(world: StoreWorld) -> None:
@@ -126,7 +126,7 @@ def test_a_good_index_is_believed(world: StoreWorld, is_clean: bool, caplog: pyt
         assert not report.is_index_rebuilt
         assert not any("index" in line for line in reports(caplog))
         world.append([world.draft("orders", keys=f"late-{turn}")])
-        assert len(world.store.query_keys("orders", f"late-{turn}", 64, 0, 1 << 60)[0]) == 1
+        assert len(world.store.keys.records("orders", f"late-{turn}", 64, 0, 1 << 60)[0]) == 1
         world.store.flush()
         write_point(world)
 

@@ -26,7 +26,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 
 def found(world: StoreWorld, key: str, topic: str = "orders", *, count_max: int = 64) -> list[bytes]:
     """Bodies of the messages that really carry a key."""
-    records, _, _ = world.store.query_keys(topic, key, count_max, 0, 1 << 60)
+    records, _, _ = world.store.keys.records(topic, key, count_max, 0, 1 << 60)
     messages = [decode_record(record) for record in records]
     return [m.body for m in messages if key in (m.properties["UNIQ_KEY"], *m.properties.get("KEYS", "").split())]
 
@@ -57,7 +57,7 @@ def test_keys_are_found_over_many_files(world: StoreWorld) -> None:
         world.append([world.draft(body=b"%d" % number, keys=f"k{number % 10}")])
         world.clock.advance(10)
 
-    assert len(world.store._index.files) >= 4 if world.store._index else False
+    assert len(world.store._life.index.files) >= 4 if world.store._life.index else False
     assert found(world, "k3") == [b"%d" % number for number in range(293, 0, -10)]
     world.close()
     world.open()
@@ -71,17 +71,17 @@ def test_a_time_range_limits_what_is_found(world: StoreWorld) -> None:
         world.append([world.draft(body=b"%d" % number, keys="k")])
         world.clock.advance(10_000)
 
-    records, _, _ = world.store.query_keys("orders", "k", 64, start + 30_000, start + 60_000)
+    records, _, _ = world.store.keys.records("orders", "k", 64, start + 30_000, start + 60_000)
 
     assert [decode_record(record).body for record in records] == [b"6", b"5", b"4", b"3"]
 
 
 def test_the_answer_says_how_far_the_index_has_come(world: StoreWorld) -> None:
     """Clients compare it with the log to know whether to ask again."""
-    assert world.store.query_keys("orders", "k", 1, 0, 1 << 60) == ([], 0, 0)
+    assert world.store.keys.records("orders", "k", 1, 0, 1 << 60) == ([], 0, 0)
     world.send(count=3)
 
-    _, last_ms, last_physical = world.store.query_keys("orders", "k", 1, 0, 1 << 60)
+    _, last_ms, last_physical = world.store.keys.records("orders", "k", 1, 0, 1 << 60)
 
     last = world.messages()[-1]
     assert (last_ms, last_physical) == (last.store_timestamp_ms, last.physical_offset)
@@ -120,17 +120,17 @@ def test_an_index_file_has_rocketmqs_layout(world: StoreWorld) -> None:
 def test_an_endless_chain_in_a_damaged_index_ends(world: StoreWorld) -> None:
     """Numbers must fall along a chain, so an entry that leads to itself or upward stops the search for a rebuild."""
     world.append([world.draft(keys="k"), world.draft(keys="k")])
-    assert world.store._index is not None
-    file = world.store._index.files[0]
+    assert world.store._life.index is not None
+    file = world.store._life.index.files[0]
     for number in range(1, file.header.next_number):
         position = file.entry_position(number) + 16
         file.view[position : position + 4] = (3).to_bytes(4, "big")
 
-    assert len(world.store.key_matches("orders", "k", 64, 0, 1 << 60).physical_offsets) <= 2
+    assert len(world.store.keys.matches("orders", "k", 64, 0, 1 << 60).physical_offsets) <= 2
     with pytest.raises(IndexRebuilding):
-        world.store.query_keys("orders", "k", 64, 0, 1 << 60)
+        world.store.keys.records("orders", "k", 64, 0, 1 << 60)
     world.repair()
-    assert len(world.store.query_keys("orders", "k", 64, 0, 1 << 60)[0]) == 2
+    assert len(world.store.keys.records("orders", "k", 64, 0, 1 << 60)[0]) == 2
 
 
 def test_a_full_disk_stops_indexing_and_no_send(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_without_an_index_nothing_is_found_and_nothing_is_written(tmp_path: Path
     world.open()
     world.append([world.draft(keys="k")])
 
-    assert world.store.query_keys("orders", "k", 1, 0, 1 << 60) == ([], 0, 0)
+    assert world.store.keys.records("orders", "k", 1, 0, 1 << 60) == ([], 0, 0)
     world.close()
     assert world.files("index") == {}
     world.settings = dataclasses.replace(world.settings, is_index_enabled=True)

@@ -47,7 +47,7 @@ def newest(world: StoreWorld) -> str:
 
 def roll_back(world: StoreWorld, count: int) -> int:
     """Send ``count`` messages, kill, and put back the newest file as it was before; where the log ended then."""
-    before, name = world.store.wrote, newest(world)
+    before, name = world.store.log.wrote, newest(world)
     old = world.disk.read_file(world.path(name))
     world.send(count=count)
     world.kill()
@@ -61,7 +61,7 @@ def roll_back(world: StoreWorld, count: int) -> int:
 def test_damage_behind_the_last_flush_is_stepped_over_after_a_kill(world: StoreWorld) -> None:
     """Nothing was torn, since only the process ended: what follows the damage was acknowledged, and is served."""
     world.send(count=250)
-    end, (start, stop) = world.store.wrote, (world.sent[99][0], world.sent[100][0])
+    end, (start, stop) = world.store.log.wrote, (world.sent[99][0], world.sent[100][0])
     world.kill()
     spoil(world, start)
 
@@ -141,7 +141,7 @@ def test_the_number_of_a_lost_message_is_not_used_again(world: StoreWorld) -> No
 def test_zeros_in_the_log_are_not_its_end_after_a_kill(world: StoreWorld) -> None:
     """A write that was lost leaves zeros: after a kill the messages behind them are found all the same."""
     world.send(count=20)
-    end, start, stop = world.store.wrote, world.sent[9][0], world.sent[10][0]
+    end, start, stop = world.store.log.wrote, world.sent[9][0], world.sent[10][0]
     world.kill()
     world.overwrite(newest(world), start, bytes(stop - start))
 
@@ -176,7 +176,7 @@ def test_a_file_that_is_gone_comes_back_from_the_buffer_that_has_it(commits: int
         if number < commits:
             world.clock.advance(1_000)
             world.store.commit_step()
-    end = world.store.wrote
+    end = world.store.log.wrote
     assert FILE < end < 2 * FILE
     world.kill()
     world.disk.create(world.path(f"commitlog/{2 * FILE:020d}"), FILE, reserve=FILE).close()
@@ -209,7 +209,7 @@ def test_a_copy_goes_on_over_what_its_start_has_stepped_over(
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=20)
-    end, start = world.store.wrote, world.sent[9][0]
+    end, start = world.store.log.wrote, world.sent[9][0]
     world.kill()
     world.overwrite(newest(world), start, b"\xff" * 8)
     store = world.make_store()
@@ -224,7 +224,7 @@ def test_a_copy_goes_on_over_what_its_start_has_stepped_over(
     while not copier.dispatch(end):
         pass
     assert numbers(world) == [*range(10), *range(11, 20)]
-    assert store.dispatched == end
+    assert store.dispatcher.dispatched == end
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_an_older_copy_of_the_newest_file_is_a_loss_after_a_kill(world: StoreWor
     assert (report.end, report.missing) == (before, [LostRange(before, end, LossCause.TAIL)])
     assert world.store.loss.queues == {"orders": {"0": 30}}
     world.store.accept_loss("a test")
-    assert world.store.wrote >= end
+    assert world.store.log.wrote >= end
     world.send()
     assert numbers(world) == [*range(20), 30]
 
@@ -292,7 +292,7 @@ def test_a_damaged_last_message_is_a_loss_after_a_kill(world: StoreWorld) -> Non
 def test_a_newest_file_that_is_gone_is_missed_to_its_end_after_a_kill(world: StoreWorld) -> None:
     """Also without a recovery point that knows of it."""
     world.send(count=150)
-    end = world.store.wrote
+    end = world.store.log.wrote
     name = newest(world)
     world.kill()
     world.disk.remove(world.path(name))
@@ -319,12 +319,12 @@ def test_what_only_buffers_hold_is_no_loss() -> None:
     world = StoreWorld(FaultyDisk(), "/data/store", POOL)
     world.open()
     world.send(count=150)
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.kill()
     report = world.open()
     assert (report.end, report.missing, report.damaged) == (end, [], [])
     world.send(count=20)
-    lost = world.store.wrote
+    lost = world.store.log.wrote
     world.kill()
     world.volume.pieces.clear()
 

@@ -41,7 +41,7 @@ def pooled(kind: str, tmp_path: Path) -> StoreWorld:
 
 def current(world: StoreWorld) -> str:
     """The buffer that is written now."""
-    [name] = [buffer.piece.name for buffer in world.store._pools.pool.found() if buffer.start < world.store.wrote]  # type: ignore[union-attr]
+    [name] = [buffer.piece.name for buffer in world.store.pools.pool.found() if buffer.start < world.store.log.wrote]  # type: ignore[union-attr]
     return name
 
 
@@ -99,9 +99,9 @@ def test_what_a_damaged_write_buffer_held_is_reported_and_its_offsets_are_not_us
     world.store.flush()
     world.send(count=20)
     older = copy_of(world.volume.pieces)
-    held_then = world.store.wrote
+    held_then = world.store.log.wrote
     world.send(count=20)
-    committed, wrote, name = world.store.committed, world.store.wrote, current(world)
+    committed, wrote, name = world.store.log.committed, world.store.log.wrote, current(world)
     world.kill()
     harm(world, name, older)
 
@@ -144,7 +144,7 @@ def test_a_kill_that_leaves_the_buffers_misses_nothing(kind: str, tmp_path: Path
                 world.store.commit_step()
         if number % 3 == 2:
             world.store.flush()
-        wrote = world.store.wrote
+        wrote = world.store.log.wrote
         world.kill()
         report = world.open()
         assert (report.missing, report.end) == ([], wrote)
@@ -214,7 +214,7 @@ def test_with_sync_flush_what_was_answered_before_it_is_missed(tmp_path: Path) -
     flushed = world.store.flush()
     world.send(count=20)
     world.store.note_answered()
-    answered = world.store.wrote
+    answered = world.store.log.wrote
     world.send(count=20)
     world.kill()
     world.volume.pieces.clear()
@@ -284,7 +284,7 @@ def test_a_damaged_or_foreign_log_end_claims_nothing(kind: str, tmp_path: Path, 
 
     assert world.open().missing == []
     world.send(count=20)
-    wrote = world.store.wrote
+    wrote = world.store.log.wrote
     world.kill()
     assert decode_log_end(world.disk.read_file(world.path("log-end")))[1] == wrote
 

@@ -22,11 +22,11 @@ from gantry_broker.store.loss import (
     LostRange,
     Vouched,
     describe_missing,
-    filler_head,
     find_missing,
     missing_bytes,
     vouched_range,
 )
+from gantry_broker.store.mapped_file import filler_head
 from gantry_broker.store.settings import PoolSettings
 from gantry_testing.head import remove_before as remove_head
 from gantry_testing.store_world import StoreWorld, make_world
@@ -58,7 +58,7 @@ def filled(kind: str, tmp_path: Path, *, pool: bool = False) -> StoreWorld:
             world.settings, pool=PoolSettings(is_enabled=True, path="/dev/shm/pool", buffers_count=6)
         )
     world.open()
-    while world.store.wrote < 3 * SIZE + SIZE // 2:
+    while world.store.log.wrote < 3 * SIZE + SIZE // 2:
         world.send("orders", queue_id=len(world.sent) // 2 % 2)
         world.send("bills")
         world.store.commit_step()
@@ -91,8 +91,10 @@ def test_lost_log_files_are_reported_and_their_offsets_never_used_again(
 ) -> None:
     """Missing ranges are named until they are accepted; then the log and its queues go on behind what was in use."""
     world = filled(kind, tmp_path, pool=pool)
-    end, epochs = world.store.wrote, world.store.identity.epochs
-    ends = {(t, q): world.store.queue(t, q).end for t, qs in world.store.topics().items() for q in qs}
+    end, epochs = world.store.log.wrote, world.store.identity.epochs
+    ends = {
+        (t, q): world.store.queues.get_or_create(t, q).end for t, qs in world.store.queues.topics().items() for q in qs
+    }
     stop(world, is_clean=is_clean)
     if pool and not is_clean:
         world.volume.pieces.clear()  # the memory is another one
@@ -115,7 +117,7 @@ def test_lost_log_files_are_reported_and_their_offsets_never_used_again(
     world.store.accept_loss("a test")
     assert world.store.loss.missing == []
     assert [(one.start, one.end) for one in world.store.loss.accepted] == [(lost.start, lost.end)]
-    assert world.store.wrote >= end
+    assert world.store.log.wrote >= end
     before = set(world.bodies("bills"))
     physical, offsets = world.append([world.draft("bills", 0), world.draft("orders", 1)])
     assert min(physical) >= end
@@ -137,7 +139,9 @@ def test_numbers_of_a_queue_that_ended_in_an_accepted_hole_are_never_used_again(
 ) -> None:
     """The newest used file is gone and the one made in advance is there, so the loss is a hole in the middle."""
     world = filled(kind, tmp_path)
-    ends = {queue: world.store.queue(*queue).end for queue in (("bills", 0), ("orders", 0), ("orders", 1))}
+    ends = {
+        queue: world.store.queues.get_or_create(*queue).end for queue in (("bills", 0), ("orders", 0), ("orders", 1))
+    }
     world.close()
     names = segments(world)
     delete(world, names[3:])
@@ -179,16 +183,19 @@ def test_numbers_behind_the_last_recovery_point_are_never_used_again(kind: str, 
     world.store.flush()
     world.clock.advance(60_000)
     world.store.flush_step()
-    while world.store.wrote < 3 * SIZE - 2_000:
+    while world.store.log.wrote < 3 * SIZE - 2_000:
         world.send("bills")
         world.send("orders", queue_id=len(world.sent) // 2 % 2)
-    while world.store.wrote < 3 * SIZE + SIZE // 2:
+    while world.store.log.wrote < 3 * SIZE + SIZE // 2:
         world.send("rest")
     world.store.flush()
-    ends = {queue: world.store.queue(*queue).end for queue in (("bills", 0), ("orders", 0), ("orders", 1), ("rest", 0))}
+    ends = {
+        queue: world.store.queues.get_or_create(*queue).end
+        for queue in (("bills", 0), ("orders", 0), ("orders", 1), ("rest", 0))
+    }
     # The recovery point stays where it was; that more was durable is known by the checkpoint.
     checkpoint = decode_checkpoint(world.disk.read_file(world.path("checkpoint")))
-    facts = checkpoint._replace(flushed=world.store.wrote, confirmed=world.store.wrote)
+    facts = checkpoint._replace(flushed=world.store.log.wrote, confirmed=world.store.log.wrote)
     world.kill()
     world.disk.write_file(world.path("checkpoint"), encode_checkpoint(facts))
     delete(world, segments(world)[names])
@@ -229,9 +236,9 @@ def test_an_older_copy_of_the_newest_file_is_a_loss(tmp_path: Path) -> None:
     world = filled("faulty", tmp_path)
     name = segments(world)[-1]
     old = world.disk.read_file(world.path(f"commitlog/{name}"))
-    earlier = world.store.wrote
+    earlier = world.store.log.wrote
     world.send("bills", 5)
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.close()
     world.overwrite(f"commitlog/{name}", 0, old)
 
@@ -244,7 +251,7 @@ def test_an_older_copy_of_the_newest_file_is_a_loss(tmp_path: Path) -> None:
 def test_an_emptied_newest_file_is_a_loss(tmp_path: Path) -> None:
     """A file of no bytes looks like one that was being made; the sealed files know better."""
     world = filled("faulty", tmp_path)
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.close()
     name = segments(world)[-1]
     delete(world, [name])
@@ -257,7 +264,7 @@ def test_an_emptied_newest_file_is_a_loss(tmp_path: Path) -> None:
 def test_one_sealed_file_is_enough(tmp_path: Path, name: str) -> None:
     """Whoever deletes a small file along with the log is found out by the others."""
     world = filled("faulty", tmp_path)
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.close()
     world.disk.remove(world.path(name))
     delete(world, segments(world)[-1:])
@@ -274,7 +281,7 @@ def test_a_file_that_is_brought_back_ends_the_loss(kind: str, tmp_path: Path) ->
         kept = {name: world.disk.read_file(world.path(f"commitlog/{name}")) for name in gone}
         delete(world, gone)
         assert world.open().missing
-        for topic, queues in world.store.topics().items():
+        for topic, queues in world.store.queues.topics().items():
             for queue_id in queues:
                 world.messages(topic, queue_id)  # units that lead nowhere are found wrong
         world.repair()
@@ -292,7 +299,7 @@ def test_a_file_that_is_brought_back_ends_the_loss(kind: str, tmp_path: Path) ->
         assert report.missing == [] and world.store.loss == LossRecord()
         assert world.bodies("bills") == world.sent_bodies("bills")
         assert world.bodies("orders", 1) == world.sent_bodies("orders", 1)
-        assert len(world.store.query_keys("bills", unique_key(world, 0), 10, 0, 1 << 60)[0]) == 1
+        assert len(world.store.keys.records("bills", unique_key(world, 0), 10, 0, 1 << 60)[0]) == 1
 
 
 def unique_key(world: StoreWorld, number: int) -> str:
@@ -308,7 +315,7 @@ def test_a_new_loss_is_asked_about_again(tmp_path: Path) -> None:
     world.open()
     world.store.accept_loss("a test")
     world.send("bills", 5)
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.close()
     delete(world, segments(world)[-1:])
 
@@ -538,11 +545,11 @@ def test_an_accepted_hole_is_copied_to_slaves(tmp_path: Path, case: str, bytes_m
     slave.store.restart(0, master.store.identity.epochs)
     copier = slave.store.start_copying()
     shown = part = 0
-    while (offset := slave.store.wrote) < master.store.wrote:
+    while (offset := slave.store.log.wrote) < master.store.log.wrote:
         copier.append(StoreReader(master.store).whole_records(offset, bytes_max), offset)
         part += 1
         if part % 7 == 0:
-            shown = slave.store.wrote
+            shown = slave.store.log.wrote
         while not copier.dispatch(shown):
             pass
         if ending == "reconnects" and part % 3 == 0:
@@ -553,8 +560,8 @@ def test_an_accepted_hole_is_copied_to_slaves(tmp_path: Path, case: str, bytes_m
             copier = slave.store.start_copying()
     if ending == "promoted":
         copier.hand_over()
-        slave.store.stop_holding_dispatch()
-    while ending != "promoted" and not copier.dispatch(slave.store.wrote):
+        slave.store.dispatcher.release(slave.store.log.wrote, keep_holding=False)
+    while ending != "promoted" and not copier.dispatch(slave.store.log.wrote):
         pass
 
     assert slave.bodies("bills") == master.bodies("bills")
@@ -574,7 +581,7 @@ def test_what_does_not_belong_to_a_blank_record_is_refused(tmp_path: Path) -> No
     copier = slave.store.start_copying()
     head = filler_head(SIZE, is_accepted=True)
     copier.append(head + bytes(100), 0)
-    at = slave.store.wrote
+    at = slave.store.log.wrote
 
     for data in (b"\0" * 50 + b"x", bytes(SIZE)):
         with pytest.raises(CopyRefused):

@@ -144,7 +144,7 @@ def test_a_missing_record_of_completeness_is_reported(
     known = DataCompleteness(world.disk, world.root, "machine")
     known.load()
 
-    known.started(report, world.store.pool_status)
+    known.started(report, world.store.pools.status)
 
     assert known.is_whole is None
     reported = [

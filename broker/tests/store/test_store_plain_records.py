@@ -141,7 +141,7 @@ def test_both_ways_leave_the_same_files(is_deleted: bool, monkeypatch: pytest.Mo
         disk.remove("/store/recovery-point.json")
     other = disk.copy()
 
-    assert open_store(disk, clock).dispatched > 10_000
+    assert open_store(disk, clock).dispatcher.dispatched > 10_000
     with monkeypatch.context() as patch:
         patch.setattr(recovery, "plain_records", lambda *_, **__: iter(()))
         open_store(other, clock)
@@ -160,7 +160,7 @@ def draft(store: MessageStore, topic: str, number: int) -> Draft:
     """A message with a tag and a key of its user."""
     unique, key, tag = f"7F0000010A3C18B4AAC2{number // 7:08X}{number:04X}", f"key {number}", f"tag{number % 5}"
     properties = format_properties({"UNIQ_KEY": unique, "KEYS": key, "TAGS": tag}).encode()
-    queue = store.queue(topic, number % 3)
+    queue = store.queues.get_or_create(topic, number % 3)
     return Draft(queue, b"x" * 40, properties, 0, 0, 0, bytes(8), 0, 0, tags_code(tag), 0, (unique, *key.split()))
 
 

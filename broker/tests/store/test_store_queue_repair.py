@@ -35,7 +35,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 
 def damage(world: StoreWorld, offset: int, position: int, mask: int = 0x01, *, topic: str = "orders") -> None:
     """Flip bits of one unit, in the file of a store that runs."""
-    queue = world.store.find_queue(topic, 0)
+    queue = world.store.queues.get(topic, 0)
     assert queue is not None
     file = queue.files.at(offset * UNIT_BYTES)
     assert file is not None
@@ -43,7 +43,7 @@ def damage(world: StoreWorld, offset: int, position: int, mask: int = 0x01, *, t
 
 
 def unit_of(world: StoreWorld, offset: int, topic: str = "orders") -> tuple[int, int, int]:
-    queue = world.store.find_queue(topic, 0)
+    queue = world.store.queues.get(topic, 0)
     assert queue is not None
     unit = queue.unit(offset)
     assert unit is not None
@@ -71,7 +71,7 @@ def test_a_flipped_bit_of_a_unit_costs_no_message(world: StoreWorld, offset: int
 
 def test_units_beside_each_other_are_rebuilt_together(world: StoreWorld) -> None:
     """A page of zeros, which lead to the first message of the log: its neighbours say where to look."""
-    queue = world.store.find_queue("orders", 0)
+    queue = world.store.queues.get("orders", 0)
     assert queue is not None
     queue.files.files[1].view[:] = bytes(QUEUE_FILE_UNITS * UNIT_BYTES)
 
@@ -81,7 +81,7 @@ def test_units_beside_each_other_are_rebuilt_together(world: StoreWorld) -> None
 
 def test_a_queue_without_one_right_unit_is_rebuilt_from_the_whole_log(world: StoreWorld) -> None:
     """Units that all lead into another queue prove nothing; the log is read from its beginning to its end."""
-    orders, bills = world.store.find_queue("orders", 0), world.store.find_queue("bills", 0)
+    orders, bills = world.store.queues.get("orders", 0), world.store.queues.get("bills", 0)
     assert orders is not None and bills is not None
     for theirs, ours in zip(bills.files.files, orders.files.files, strict=True):
         ours.view[: 20 * UNIT_BYTES] = bytes(theirs.view[: 20 * UNIT_BYTES])
@@ -118,7 +118,7 @@ def test_a_file_of_another_topics_queue_shows_no_foreign_message(world: StoreWor
 
 def test_a_unit_that_leads_to_a_good_record_of_another_place_is_rebuilt(world: StoreWorld) -> None:
     """The neighbour's unit in its place: the message is served at its own offset, and the neighbour only once."""
-    queue = world.store.find_queue("orders", 0)
+    queue = world.store.queues.get("orders", 0)
     assert queue is not None
     view = queue.files.files[0].view
     view[UNIT_BYTES : 2 * UNIT_BYTES] = bytes(view[2 * UNIT_BYTES : 3 * UNIT_BYTES])
@@ -151,7 +151,7 @@ def test_a_read_waits_while_the_search_takes_more_than_one_step(
 def test_appending_goes_on_while_a_queue_is_rebuilt(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue under repair takes new messages, in order and without a gap."""
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
-    queue = world.store.find_queue("orders", 0)
+    queue = world.store.queues.get("orders", 0)
     assert queue is not None
     queue.files.files[0].view[:] = bytes(QUEUE_FILE_UNITS * UNIT_BYTES)
     with pytest.raises(QueueRebuilding):
@@ -167,7 +167,7 @@ def test_appending_goes_on_while_a_queue_is_rebuilt(world: StoreWorld, monkeypat
 def test_a_damaged_record_is_no_reason_to_blame_its_unit(world: StoreWorld) -> None:
     """Both are checked: a message that is damaged in the log is passed over and named, its neighbours are served."""
     physical, size, _ = unit_of(world, 17)
-    extent = world.store._log.at(physical)
+    extent = world.store.log.at(physical)
     assert extent is not None
     extent.view[physical - extent.base_offset + 23] ^= 1
 
@@ -180,7 +180,7 @@ def test_a_damaged_record_is_no_reason_to_blame_its_unit(world: StoreWorld) -> N
 def test_a_wrong_unit_of_a_damaged_record_leads_to_the_damage(world: StoreWorld) -> None:
     """It is no filler, which would hide the message once a replica has given it back."""
     physical, size, _ = unit_of(world, 17)
-    extent = world.store._log.at(physical)
+    extent = world.store.log.at(physical)
     assert extent is not None
     extent.view[physical - extent.base_offset + 23] ^= 1
     damage(world, 17, 6)
@@ -277,7 +277,7 @@ def test_a_queue_whose_repair_ends_the_store_is_never_taken_for_whole(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step after the failure tries again, and fails again, until the process has ended."""
-    queues, queue = world.store.repair.queues, world.store.find_queue("orders", 0)
+    queues, queue = world.store.repair.queues, world.store.queues.get("orders", 0)
     assert queue is not None
     damage(world, 17, 6)
     queues.start(queue, 17, reason="a test")

@@ -50,7 +50,7 @@ def test_every_offset_has_the_status_that_rocketmq_gives(
 def test_queues_without_messages_say_so(world: StoreWorld) -> None:
     """A queue that does not exist and one that is empty are different statuses, both lead to offset 0."""
     assert read(world, 7)[:2] == (ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0)
-    world.store.queue("orders", 0)
+    world.store.queues.get_or_create("orders", 0)
     assert read(world, 7)[:2] == (ReadStatus.NO_MESSAGE_IN_QUEUE, 0)
 
 
@@ -110,7 +110,7 @@ def test_a_read_looks_at_a_bounded_number_of_entries(world: StoreWorld) -> None:
 
 def test_a_queue_that_begins_late_is_filled_before_its_first_message(world: StoreWorld) -> None:
     """When older messages are gone, the queue begins at its first known offset, behind RocketMQ's filler entries."""
-    queue = world.store.queue("orders", 0)
+    queue = world.store.queues.get_or_create("orders", 0)
     world.send("bills")
     queue.put(73, 0, 100, 5)
 
@@ -127,11 +127,11 @@ def test_only_whole_checked_records_are_given_out_by_offset(world: StoreWorld) -
     world.send(count=3)
     first, second, _ = world.messages()
 
-    assert world.store.message_at(second.physical_offset) is not None
-    for offset in (-1, 1, second.physical_offset - 1, second.physical_offset + 1, world.store.wrote, 1 << 50):
-        assert world.store.message_at(offset) is None
-    world.store._log.files.files[0].view[first.physical_offset + 90] ^= 1
-    assert world.store.message_at(first.physical_offset) is None
+    assert world.store.guard.message_at(second.physical_offset) is not None
+    for offset in (-1, 1, second.physical_offset - 1, second.physical_offset + 1, world.store.log.wrote, 1 << 50):
+        assert world.store.guard.message_at(offset) is None
+    world.store.log.files.files[0].view[first.physical_offset + 90] ^= 1
+    assert world.store.guard.message_at(first.physical_offset) is None
 
 
 # -- times -----------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_store_times_are_told_and_minus_one_means_none(timed: tuple[StoreWorld, 
 def test_a_name_that_is_not_a_topic_makes_no_path(world: StoreWorld, topic: str) -> None:
     """The table asks the one door for names before it makes a path; nothing is created outside or inside."""
     with pytest.raises(ValueError, match="cannot name a file"):
-        world.store.queue(topic, 0)
+        world.store.queues.get_or_create(topic, 0)
 
     assert world.disk.list(world.path("consumequeue")) == []
 
@@ -204,4 +204,4 @@ def test_a_name_that_is_not_a_topic_makes_no_path(world: StoreWorld, topic: str)
 def test_an_impossible_queue_id_is_refused(world: StoreWorld, queue_id: int) -> None:
     """Queue ids are non-negative 32-bit numbers."""
     with pytest.raises(ValueError, match="is not a queue id"):
-        world.store.queue("orders", queue_id)
+        world.store.queues.get_or_create("orders", queue_id)

@@ -32,7 +32,7 @@ def powered(tmp_path: Path) -> StoreWorld:
 
 def assert_whole(world: StoreWorld) -> None:
     """Everything that was sent is there, in order, under dense queue offsets."""
-    for topic, queue_ids in world.store.topics().items():
+    for topic, queue_ids in world.store.queues.topics().items():
         for queue_id in queue_ids:
             messages = world.messages(topic, queue_id)
             assert [m.body for m in messages] == world.sent_bodies(topic, queue_id)
@@ -51,7 +51,7 @@ def send_mixed(world: StoreWorld, count: int) -> None:
 def test_a_clean_stop_leaves_nothing_to_recover(world: StoreWorld) -> None:
     """After a clean stop no record is read again, and sending goes on where it ended."""
     send_mixed(world, 100)
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.close()
 
     report = world.open()
@@ -64,7 +64,7 @@ def test_a_clean_stop_leaves_nothing_to_recover(world: StoreWorld) -> None:
 def test_everything_written_survives_a_kill(world: StoreWorld) -> None:
     """The page cache outlives the process, so a killed process loses nothing, flushed or not."""
     send_mixed(world, 100)
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.kill()
 
     report = world.open()
@@ -82,7 +82,7 @@ def test_a_kill_after_a_recovery_point_reads_only_what_came_later(world: StoreWo
     send_mixed(world, 100)
     world.clock.advance(60_000)
     world.store.flush_step()
-    through = world.store.wrote
+    through = world.store.log.wrote
     send_mixed(world, 5)
     world.kill()
 
@@ -245,7 +245,7 @@ def test_stale_records_of_another_place_are_not_believed(world: StoreWorld) -> N
     """A record says where it belongs; a valid one at another offset (a reused file, say) is not a record here."""
     world.send(count=10)
     first_end = world.sent[0][0]
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.kill()
     data = world.disk.read_file(world.path("commitlog/00000000000000000000"))
     assert check_record(data, 0).is_good
@@ -261,7 +261,7 @@ def test_stale_records_of_another_place_are_not_believed(world: StoreWorld) -> N
 def test_any_length_field_at_the_tail_ends_the_log(world: StoreWorld, length: int) -> None:
     """Recovery terminates and invents nothing, whatever a torn header says about its length."""
     world.send(count=10)
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.kill()
     data = world.disk.read_file(world.path("commitlog/00000000000000000000"))
     tail = length.to_bytes(4, "big", signed=True) + data[4:91]
@@ -274,7 +274,7 @@ def test_any_length_field_at_the_tail_ends_the_log(world: StoreWorld, length: in
 def test_a_blank_that_does_not_reach_the_end_of_its_file_is_no_blank(world: StoreWorld) -> None:
     """Only a blank record that closes its file leads to the next one."""
     world.send(count=10)
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.kill()
     world.overwrite("commitlog/00000000000000000000", end, (64).to_bytes(4, "big") + b"\xcb\xd4\x31\x94")
 
@@ -320,7 +320,7 @@ def test_rot_after_a_clean_stop_cuts_nothing(world: StoreWorld) -> None:
 def test_rot_found_by_a_reader_is_passed_over(world: StoreWorld) -> None:
     """A record whose head has rotted is lost; the consumer gets its neighbours and goes on."""
     world.send(count=10)
-    view = world.store._log.files.files[0].view
+    view = world.store.log.files.files[0].view
     view[world.sent[3][0] + 28] ^= 0x40
 
     bodies = world.sent_bodies()
@@ -333,7 +333,7 @@ def test_flushed_bytes_that_are_gone_are_counted(powered: StoreWorld) -> None:
     powered.clock.advance(2_000)
     powered.store.flush()
     powered.store.flush_step()
-    flushed = powered.store.flushed
+    flushed = powered.store.log.flushed
     cut = powered.sent[14][0]
     powered.kill()
     powered.overwrite("commitlog/00000000000000000000", cut, bytes(flushed - cut))
@@ -378,7 +378,7 @@ def test_deleted_derived_files_are_rebuilt_identical(world: StoreWorld, lost: li
 
     assert_whole(world)
     key = world.messages("bills", 1)[0].properties["UNIQ_KEY"]
-    records, _, _ = world.store.query_keys("bills", key, 32, 0, 1 << 60)
+    records, _, _ = world.store.keys.records("bills", key, 32, 0, 1 << 60)
     assert len(records) == 1
     world.close()
     assert world.files("consumequeue") == queues
@@ -409,8 +409,8 @@ def test_a_wrong_queue_is_noticed_and_rebuilt(world: StoreWorld, how: str) -> No
 def test_a_queue_that_is_wrong_in_its_middle_is_found_by_the_reader_and_rebuilt(world: StoreWorld) -> None:
     """Reading never serves a foreign message: it stops before it, and goes on when the unit is right again."""
     send_mixed(world, 40)
-    queue = world.store.queue("orders", 1)
-    other = world.store.queue("orders", 2)
+    queue = world.store.queues.get_or_create("orders", 1)
+    other = world.store.queues.get_or_create("orders", 2)
     queue.view[5 * 20 : 6 * 20] = other.view[5 * 20 : 6 * 20]
 
     assert world.store.read("orders", 1, 0, count_max=32, bytes_max=1 << 20).next_offset == 5
@@ -432,7 +432,7 @@ def test_torn_queues_and_index_are_repaired_from_the_log(powered: StoreWorld) ->
         world.store.flush_step()
         send_mixed(world, 60)
         world.store.flush()
-        end = world.store.wrote
+        end = world.store.log.wrote
         expected = world.files("consumequeue")
         world.lose_power(seed)
 
@@ -440,8 +440,8 @@ def test_torn_queues_and_index_are_repaired_from_the_log(powered: StoreWorld) ->
         assert_whole(world)
         assert world.files("consumequeue") == expected, seed
         for message in world.messages("orders", 2):
-            records, _, _ = world.store.query_keys("orders", message.properties["UNIQ_KEY"], 32, 0, 1 << 60)
-            assert world.store.message_at(message.physical_offset) in records, seed
+            records, _, _ = world.store.keys.records("orders", message.properties["UNIQ_KEY"], 32, 0, 1 << 60)
+            assert world.store.guard.message_at(message.physical_offset) in records, seed
 
 
 def test_a_deleted_topic_stays_deleted_and_its_numbers_begin_again(world: StoreWorld) -> None:
@@ -467,7 +467,7 @@ def test_a_deleted_topic_is_gone_at_once(world: StoreWorld) -> None:
     assert world.store.delete_topic("orders")
 
     assert not world.store.delete_topic("orders")
-    assert world.store.topics() == {}
+    assert world.store.queues.topics() == {}
     assert not world.disk.exists(world.path("consumequeue/orders"))
     assert world.store.read("orders", 0, 0, count_max=1, bytes_max=1).status.name == "NO_MATCHED_LOGIC_QUEUE"
 
@@ -482,7 +482,7 @@ def test_foreign_names_in_the_queue_directory_are_left_alone(world: StoreWorld) 
     world.open()
 
     assert_whole(world)
-    assert world.store.topics() == {"orders": [0]}
+    assert world.store.queues.topics() == {"orders": [0]}
     assert world.disk.exists(world.path("consumequeue/lost+found"))
 
 

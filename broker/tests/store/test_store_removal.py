@@ -38,7 +38,7 @@ def faulty(tmp_path: Path) -> StoreWorld:
 def fill(world: StoreWorld, files: int) -> None:
     """Messages of three queues until so many files are full; everything is flushed."""
     number = 0
-    while world.store.wrote < files * FILE_BYTES + FILE_BYTES // 4:
+    while world.store.log.wrote < files * FILE_BYTES + FILE_BYTES // 4:
         world.send("orders", queue_id=number % 2)
         world.send("bills")
         number += 1
@@ -50,7 +50,7 @@ def survivors(world: StoreWorld, topic: str, queue_id: int) -> list[bytes]:
     return [
         body
         for end, sent_topic, sent_queue, _, body in world.sent
-        if (sent_topic, sent_queue) == (topic, queue_id) and end > world.store.min_physical
+        if (sent_topic, sent_queue) == (topic, queue_id) and end > world.store.log.min_physical
     ]
 
 
@@ -59,7 +59,7 @@ def assert_rest_is_whole(world: StoreWorld) -> None:
     for topic, queue_id in (("orders", 0), ("orders", 1), ("bills", 0)):
         messages = world.messages(topic, queue_id)
         expected = survivors(world, topic, queue_id)
-        queue = world.store.find_queue(topic, queue_id)
+        queue = world.store.queues.get(topic, queue_id)
         assert queue is not None
         assert [message.body for message in messages] == expected
         assert [message.queue_offset for message in messages] == list(range(queue.min_offset, queue.end))
@@ -68,9 +68,9 @@ def assert_rest_is_whole(world: StoreWorld) -> None:
 
 def assert_no_idle_files(world: StoreWorld) -> None:
     """No queue keeps a file of nothing but expired units, but for its last."""
-    for topic, queue_ids in world.store.topics().items():
+    for topic, queue_ids in world.store.queues.topics().items():
         for queue_id in queue_ids:
-            queue = world.store.find_queue(topic, queue_id)
+            queue = world.store.queues.get(topic, queue_id)
             assert queue is not None
             names = [int(name) for name in world.disk.list(queue.files.directory)]
             assert names == [file.base_offset for file in queue.files.files]
@@ -90,11 +90,11 @@ def test_the_head_goes_and_everything_follows(world: StoreWorld) -> None:
 
     begin = remove_files(world.store, 3)
 
-    assert begin == world.store.min_physical == 3 * FILE_BYTES
+    assert begin == world.store.log.min_physical == 3 * FILE_BYTES
     assert log_names(world)[0] == begin
     assert_rest_is_whole(world)
     assert_no_idle_files(world)
-    queue = world.store.find_queue("bills", 0)
+    queue = world.store.queues.get("bills", 0)
     assert queue is not None
     assert queue.files.base_offset > 0
 
@@ -110,14 +110,14 @@ def test_readers_below_the_beginning_learn_where_to_go_on(world: StoreWorld) -> 
     assert result.next_offset == result.min_offset > 3
     first = world.store.read("bills", 0, result.next_offset, count_max=1, bytes_max=65536)
     assert [message.body for message in decode_records(first.body)] == survivors(world, "bills", 0)[:1]
-    assert world.store.message_at(0) is None
+    assert world.store.guard.message_at(0) is None
     assert world.store.earliest_time("bills", 0) > 0
 
 
 def test_neither_the_current_file_nor_an_unflushed_one_goes(world: StoreWorld) -> None:
     """Facts call removable what lies behind the current file and is flushed, and retiring anything else is refused."""
     world.send(count=400)
-    assert world.store.wrote > 2 * FILE_BYTES
+    assert world.store.log.wrote > 2 * FILE_BYTES
     assert [file.is_removable for file in world.store.removal.facts()] == [False] * len(log_names(world))
 
     world.store.flush()
@@ -131,19 +131,19 @@ def test_neither_the_current_file_nor_an_unflushed_one_goes(world: StoreWorld) -
 def test_held_messages_keep_their_file(world: StoreWorld) -> None:
     """A file whose messages no consumer may see yet is in use, however well flushed."""
     world.send(count=20)
-    world.store.hold_dispatch()
+    world.store.dispatcher.hold()
     world.send(count=400)
     world.store.flush()
 
     assert not any(file.is_removable for file in world.store.removal.facts())
-    world.store.release_dispatch(world.store.wrote)
+    world.store.dispatcher.release(world.store.log.wrote)
     assert world.store.removal.facts()[0].is_removable
 
 
 def test_a_file_made_ahead_stays(world: StoreWorld) -> None:
     """The next file, though it is behind nothing, is none that may go."""
     fill(world, 2)
-    world.store._log.file_after(world.store._log.base_offset)
+    world.store.log.file_after(world.store.log.base_offset)
 
     facts = world.store.removal.facts()
 
@@ -155,11 +155,11 @@ def test_a_file_with_a_write_buffer_stays(tmp_path: Path) -> None:
     pooled = replace(TINY, pool=PoolSettings(is_enabled=True, buffers_count=4))
     world = make_world("faulty", tmp_path, pooled)
     world.open()
-    while world.store.wrote < 3 * FILE_BYTES:
+    while world.store.log.wrote < 3 * FILE_BYTES:
         world.send()
-    world.store._log.commit()
+    world.store.log.commit()
     world.store.flush()
-    world.store.release_dispatch(world.store.wrote)
+    world.store.dispatcher.release(world.store.log.wrote)
     assert [file.is_removable for file in world.store.removal.facts()] == [False] * 4
 
     world.store.advance()
@@ -176,7 +176,7 @@ def test_a_file_with_a_write_buffer_stays(tmp_path: Path) -> None:
 def test_index_files_of_deleted_messages_go(world: StoreWorld) -> None:
     """An index file all of whose messages are gone is unlinked; the others still find theirs."""
     keys: list[str] = []
-    while world.store.wrote < 6 * FILE_BYTES:
+    while world.store.log.wrote < 6 * FILE_BYTES:
         keys.append(f"key{len(keys)}")
         world.append([world.draft(keys=keys[-1])])
     world.store.flush()
@@ -187,8 +187,8 @@ def test_index_files_of_deleted_messages_go(world: StoreWorld) -> None:
     after = world.disk.list(world.path("index"))
     assert after == before[-len(after) :]
     assert len(after) < len(before)
-    assert len(world.store.query_keys("orders", keys[-1], 10, 0, 1 << 62)[0]) == 1
-    assert world.store.query_keys("orders", keys[0], 10, 0, 1 << 62)[0] == []
+    assert len(world.store.keys.records("orders", keys[-1], 10, 0, 1 << 62)[0]) == 1
+    assert world.store.keys.records("orders", keys[0], 10, 0, 1 << 62)[0] == []
 
 
 def test_a_deleted_topic_in_the_middle_of_a_round_is_passed_over(world: StoreWorld) -> None:
@@ -213,14 +213,14 @@ def test_a_deleted_topic_in_the_middle_of_a_round_is_passed_over(world: StoreWor
 def test_the_age_of_a_file_is_that_of_its_newest_message(world: StoreWorld) -> None:
     """Not of its first message, nor of the first one behind it: a day of silence before the roll does not count."""
     last = {}
-    while world.store.wrote < 3 * FILE_BYTES:
-        position = world.store.wrote
+    while world.store.log.wrote < 3 * FILE_BYTES:
+        position = world.store.log.wrote
         _, offsets = world.append([world.draft()])
         message = world.messages()[-1]
         last[message.physical_offset // FILE_BYTES] = message.store_timestamp_ms
         assert offsets and position <= message.physical_offset
         world.clock.advance(1_000)
-        if (world.store.wrote + 200) // FILE_BYTES > position // FILE_BYTES:
+        if (world.store.log.wrote + 200) // FILE_BYTES > position // FILE_BYTES:
             world.clock.advance(86_400_000)
     world.store.flush()
 
@@ -234,7 +234,7 @@ def test_the_newest_message_is_found_whatever_its_size(world: StoreWorld, body_b
         world.append([world.draft(body=b"\xda\xa3\x20\xa7" * (body_bytes // 4 + 1))])
         world.clock.advance(5_000)
     fill(world, 3)
-    files = world.store._log.files.files
+    files = world.store.log.files.files
 
     found = newest_store_time(files, 0, log_newest_ms=-1)
 
@@ -246,7 +246,7 @@ def test_a_rotten_end_makes_a_file_younger_never_older(world: StoreWorld) -> Non
     """Where the last record cannot be read, the next file's first answers, and at last the newest of the log."""
     fill(world, 2)
     first_after = min(m.store_timestamp_ms for m in world.messages("bills") if m.physical_offset >= FILE_BYTES)
-    files = world.store._log.files.files
+    files = world.store.log.files.files
     tail = bytes(files[0].view[-400:])
     world.overwrite("commitlog/" + "0" * 20, FILE_BYTES - 400, b"\xff" * 400)
 
@@ -279,7 +279,7 @@ def test_a_log_without_its_head_is_opened_again(world: StoreWorld, ending: str) 
     report = world.open()
 
     assert report.damaged == []
-    assert world.store.min_physical == 3 * FILE_BYTES
+    assert world.store.log.min_physical == 3 * FILE_BYTES
     assert_rest_is_whole(world)
     assert_no_idle_files(world)
     fill(world, 6)
@@ -296,7 +296,7 @@ def test_a_queue_all_of_whose_messages_expired_keeps_its_next_offset(
     world.send("quiet", count)
     fill(world, 4)
     remove_files(world.store, 3)
-    queue = world.store.find_queue("quiet", 0)
+    queue = world.store.queues.get("quiet", 0)
     assert queue is not None
     assert (queue.min_offset, queue.end) == (count, count)
     assert world.messages("quiet") == []
@@ -330,7 +330,7 @@ def test_a_recovery_point_that_is_not_proved_still_knows_the_next_offset_of_a_qu
 
     report = world.open()
 
-    assert report.start == world.store.min_physical
+    assert report.start == world.store.log.min_physical
     _, offsets = world.append([world.draft("quiet")])
     assert offsets == [37]
 
@@ -358,7 +358,7 @@ def test_a_crash_between_log_files_and_queues_converges(world: StoreWorld, unlin
 
     world.open()
 
-    assert world.store.min_physical == unlinked * FILE_BYTES
+    assert world.store.log.min_physical == unlinked * FILE_BYTES
     assert_rest_is_whole(world)
     assert_no_idle_files(world)
 
@@ -403,7 +403,7 @@ def test_a_name_that_cannot_be_taken_away_is_tried_again_in_order(faulty: StoreW
     with pytest.raises(OSError, match="Read-only"):
         remove_files(faulty.store, 3)
 
-    assert faulty.store.min_physical == 3 * FILE_BYTES, "readers are told the truth at once"
+    assert faulty.store.log.min_physical == 3 * FILE_BYTES, "readers are told the truth at once"
     assert log_names(faulty)[0] == 0
     assert faulty.store.removal.waiting_count > 0
     faulty.store.removal.unlink()
@@ -420,7 +420,7 @@ def test_a_reader_keeps_what_it_holds(tmp_path: Path) -> None:
     world = make_world("real", tmp_path)
     world.open()
     fill(world, 4)
-    held = world.store._log.slice(0, 100)
+    held = world.store.log.slice(0, 100)
     assert held is not None
     before = bytes(held)
     wrong = threading.Event()
@@ -449,7 +449,7 @@ def test_a_reader_keeps_what_it_holds(tmp_path: Path) -> None:
 def test_files_that_are_being_synced_are_closed_by_the_flush_thread(faulty: StoreWorld) -> None:
     """A queue file that goes while its sync is under way stays open until that sync is over."""
     fill(faulty, 5)
-    queue = faulty.store.find_queue("bills", 0)
+    queue = faulty.store.queues.get("bills", 0)
     assert queue is not None
     first = queue.files.files[0]
     in_sync, may_go_on = threading.Event(), threading.Event()
@@ -490,9 +490,9 @@ def test_files_that_are_being_synced_are_closed_by_the_flush_thread(faulty: Stor
 def test_a_recovery_point_is_written_while_queues_are_trimmed(faulty: StoreWorld) -> None:
     """With dispatch held the flush thread looks into the queues itself, and may find their heads gone."""
     fill(faulty, 5)
-    faulty.store.hold_dispatch()
+    faulty.store.dispatcher.hold()
     faulty.send("bills", 3)
-    queue = faulty.store.find_queue("bills", 0)
+    queue = faulty.store.queues.get("bills", 0)
     assert queue is not None
     min_offset = queue.min_offset
     remove_files(faulty.store, 4)
@@ -500,7 +500,7 @@ def test_a_recovery_point_is_written_while_queues_are_trimmed(faulty: StoreWorld
 
     # As if the flush thread had read the old beginning just before.
     trimmed, queue.min_offset = queue.min_offset, min_offset
-    end = queue.end_before(faulty.store.flushed)
+    end = queue.end_before(faulty.store.log.flushed)
     queue.min_offset = trimmed
 
     assert end == queue.readable_end
@@ -528,7 +528,7 @@ def test_removing_nothing_changes_nothing(world: StoreWorld) -> None:
     fill(world, 3)
     before = world.files("commitlog") | world.files("consumequeue") | world.files("index")
 
-    assert remove_before(world.store, world.store.min_physical) == 0
+    assert remove_before(world.store, world.store.log.min_physical) == 0
 
     assert world.files("commitlog") | world.files("consumequeue") | world.files("index") == before
 
@@ -538,12 +538,12 @@ def test_a_queue_that_was_deleted_while_it_is_measured_is_passed_over(tmp_path: 
     world = make_world("real", tmp_path)
     world.open()
     world.send("orders", 30)
-    queue = world.store.queue("orders", 0)
+    queue = world.store.queues.get_or_create("orders", 0)
     world.store.delete_topic("orders")
     world.store.flush_step()
     world.clock.advance(60_000)
     world.store.flush_step()
 
     assert queue.files.files == ()
-    assert queue.min_offset_at(world.store.wrote) == queue.min_offset
+    assert queue.min_offset_at(world.store.log.wrote) == queue.min_offset
     assert queue.end_before(1) == queue.min_offset

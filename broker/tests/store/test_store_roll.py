@@ -8,29 +8,29 @@ import pytest
 
 from gantry_broker.errors import DiskTooSlow
 from gantry_broker.server.core.refusals import store_refusal
-from gantry_broker.store import commit_log
+from gantry_broker.store import next_file
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import TINY, StoreWorld
 
 
 def test_a_file_that_is_not_ready_refuses_sends_and_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waited for once; whoever comes then is refused at once, unstored, and when the disk moves again all goes on."""
-    monkeypatch.setattr(commit_log, "NEXT_FILE_WAIT_S", 0.05)
+    monkeypatch.setattr(next_file, "NEXT_FILE_WAIT_S", 0.05)
     world = StoreWorld(FaultyDisk(), "/data/store", dataclasses.replace(TINY, is_preallocating=True))
     world.open()
     world.faulty_disk.sync_gate.clear()
     with pytest.raises(DiskTooSlow):
         world.send(count=100)
-    stored = world.store.queue("orders", 0).end
+    stored = world.store.queues.get_or_create("orders", 0).end
 
     for _ in range(3):
         with pytest.raises(DiskTooSlow) as refused:
             world.send()
-    assert world.store.queue("orders", 0).end == stored
+    assert world.store.queues.get_or_create("orders", 0).end == stored
     assert store_refusal(refused.value)[0] == 14
     assert "too slow" in store_refusal(refused.value)[1]
     world.faulty_disk.sync_gate.set()
-    world.store._log._next.result(10)  # type: ignore[union-attr]
+    world.store.log.next.future.result(10)  # type: ignore[union-attr]
     world.send(count=20)
 
     assert world.bodies() == world.sent_bodies()

@@ -104,7 +104,7 @@ def test_rot_behind_the_body_of_a_flushed_record_is_reported(world: StoreWorld) 
     report = world.open()
 
     assert report.damaged == [(start, end)]
-    assert world.store.message_at(start) is None
+    assert world.store.guard.message_at(start) is None
     expected = world.sent_bodies()
     assert world.bodies() == [*expected[:2], *expected[3:]]
 
@@ -114,7 +114,7 @@ def test_a_record_that_rots_while_it_is_served_does_not_stop_its_queue(world: St
     """A record that says it is another one is rot if its seal is broken: passed over, and the queue is not blamed."""
     world.send(count=5)
     start = world.sent[1][0]
-    file = world.store._log.at(start)
+    file = world.store.log.at(start)
     assert file is not None
     file.view[start + field + 3] ^= 1
 
@@ -122,7 +122,7 @@ def test_a_record_that_rots_while_it_is_served_does_not_stop_its_queue(world: St
 
     expected = world.sent_bodies()
     assert bodies == [*expected[:2], *expected[3:]]
-    assert world.store.message_at(start) is None
+    assert world.store.guard.message_at(start) is None
 
 
 def test_what_another_writer_appended_is_read_by_the_bodys_crc(world: StoreWorld) -> None:
@@ -138,7 +138,7 @@ def test_what_another_writer_appended_is_read_by_the_bodys_crc(world: StoreWorld
         assert report.damaged == [] and report.lost_flushed_bytes == 0
         assert [message.body for message in world.messages()][3:7] == [b"theirs %d" % number for number in range(4)]
         assert [world.store.identity.is_ours(offset) for offset in offsets] == [False] * 4
-        assert all(world.store.message_at(offset) is not None for offset in offsets)
+        assert all(world.store.guard.message_at(offset) is not None for offset in offsets)
         world.send()
         assert world.store.identity.is_ours(world.sent[-1][0] - 1)
         world.kill()
@@ -185,7 +185,7 @@ def test_our_records_behind_another_writers_are_sealed_again(world: StoreWorld) 
     report = world.open()
 
     assert report.end == start
-    assert world.store.message_at(theirs) is not None
+    assert world.store.guard.message_at(theirs) is not None
 
 
 def test_a_store_from_before_there_was_an_identity_is_opened(world: StoreWorld) -> None:

@@ -40,7 +40,7 @@ def world(tmp_path: Path) -> StoreWorld:
 
 
 def queue_of(world: StoreWorld, topic: str) -> ConsumeQueue:
-    queue = world.store.find_queue(topic, 0)
+    queue = world.store.queues.get(topic, 0)
     assert queue is not None
     return queue
 
@@ -127,7 +127,7 @@ def test_deleting_goes_on_while_a_queue_is_shortened(world: StoreWorld, caplog: 
 
     remove_before(world.store, offset)
 
-    assert world.store.min_physical == offset
+    assert world.store.log.min_physical == offset
     assert queue_of(world, "bills").min_offset > 0
     assert queue_of(world, "orders").min_offset == 0, "a search among zeros finds nothing that is true"
     assert len(reports(caplog)) == 1
@@ -148,7 +148,7 @@ def test_the_age_of_shortened_log_files_is_that_of_what_follows(world: StoreWorl
     store = world.store
     before = [file.newest_ms for file in store.removal.facts()]
     store.removal._newest_ms.clear()
-    for file in store._log.files.files[:2]:
+    for file in store.log.files.files[:2]:
         os.truncate(file.path, 10)
 
     after = [file.newest_ms for file in store.removal.facts()]
@@ -175,19 +175,19 @@ def test_recovery_point_lists_a_shortened_queue(world: StoreWorld) -> None:
 @pytest.mark.parametrize("is_read_first", [True, False])
 def test_a_shortened_index_file_is_rebuilt(world: StoreWorld, size: int, is_read_first: bool) -> None:
     """The next lookup or entry notices it; afterwards every key is found."""
-    index = world.store._index
+    index = world.store._life.index
     assert index is not None
     os.truncate(index.files[-1].file.path, size)
 
     if is_read_first:
-        matches = world.store.key_matches("orders", f"key-{COUNT // 10 - 1}", 64, 0, 1 << 60)
+        matches = world.store.keys.matches("orders", f"key-{COUNT // 10 - 1}", 64, 0, 1 << 60)
     else:
         world.append([world.draft("orders", keys="late")])
-        matches = world.store.key_matches("orders", "late", 64, 0, 1 << 60)
+        matches = world.store.keys.matches("orders", "late", 64, 0, 1 << 60)
     assert not matches.is_complete
     world.repair()
 
     for number in range(COUNT // 10):
-        assert len(world.store.query_keys("orders", f"key-{number}", 64, 0, 1 << 60)[0]) == 10
+        assert len(world.store.keys.records("orders", f"key-{number}", 64, 0, 1 << 60)[0]) == 10
     if not is_read_first:
-        assert len(world.store.query_keys("orders", "late", 64, 0, 1 << 60)[0]) == 1
+        assert len(world.store.keys.records("orders", "late", 64, 0, 1 << 60)[0]) == 1

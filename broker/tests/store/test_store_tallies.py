@@ -19,12 +19,12 @@ def world(tmp_path: Path) -> StoreWorld:
 
 
 def counted(store: MessageStore) -> dict[str, tuple[int, int]]:
-    return {topic: (tally.count, tally.size) for topic, tally in store.tallies.items()}
+    return {topic: (tally.count, tally.size) for topic, tally in store.queues.tallies.items()}
 
 
 def lengths(store: MessageStore, physical_offsets: list[int]) -> int:
     """Of these records, as they lie in the log."""
-    records = [store.message_at(offset) for offset in physical_offsets]
+    records = [store.guard.message_at(offset) for offset in physical_offsets]
     assert None not in records
     return sum(len(record or b"") for record in records)
 
@@ -57,7 +57,7 @@ def test_what_fills_a_file_up_is_nobodys(world: StoreWorld) -> None:
     body = bytes(file_bytes // 5)
     for topics in (("a",) * 7, ("a", "b") * 4):
         before = counted(world.store)
-        begin = world.store.wrote
+        begin = world.store.log.wrote
         places, _ = world.append([world.draft(topic, 0, body=body) for topic in topics])
         assert begin // file_bytes < places[-1] // file_bytes, "a file must end within the batch"
         for topic in set(topics):

@@ -31,7 +31,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 
 
 def damage(world: StoreWorld, offset: int, position: int = 19, mask: int = 0x01) -> None:
-    queue = world.store.find_queue("orders", 0)
+    queue = world.store.queues.get("orders", 0)
     assert queue is not None
     file = queue.files.at(offset * UNIT_BYTES)
     assert file is not None

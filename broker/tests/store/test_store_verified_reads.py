@@ -66,8 +66,8 @@ def test_a_damaged_message_is_never_served_and_its_neighbours_are(world: StoreWo
         assert served == [one for one in world.sent_bodies(topic, queue_id) if one != body]
     assert world.altered() is None
     if stop != "killed" or field != "the queue offset":  # what a recovery finds, it reports itself
-        assert world.store.guard.counters.found == 1
-        assert [one.start for one in world.store.guard.damaged] == [place(world, DAMAGED)[0]]
+        assert world.store.guard.damage.counters.found == 1
+        assert [one.start for one in world.store.guard.damage.damaged] == [place(world, DAMAGED)[0]]
 
 
 @pytest.mark.parametrize("field", ["the body", "the properties"])
@@ -86,7 +86,7 @@ def test_damage_is_found_in_messages_that_were_read_before(world: StoreWorld) ->
     """A read that was good says nothing of the next one: the file may change in between."""
     topic, queue_id = place(world, DAMAGED)[2][:2]
     assert world.bodies(topic, queue_id) == world.sent_bodies(topic, queue_id)
-    world.store.forget_sums()
+    world.store.queues.forget_sums()
     assert world.bodies(topic, queue_id) == world.sent_bodies(topic, queue_id)
 
     _, _, _, body = damage(world, "the body")
@@ -123,7 +123,7 @@ def test_a_filter_never_judges_by_altered_properties(world: StoreWorld) -> None:
 
     good = {record.properties_bytes.decode() for raw in world.records.values() for record in decode_records(raw)}
     assert judged and set(judged) <= good
-    assert world.store.guard.counters.found == 1
+    assert world.store.guard.damage.counters.found == 1
 
 
 def test_many_damaged_messages_in_a_row_are_stepped_over(world: StoreWorld) -> None:
@@ -135,7 +135,7 @@ def test_many_damaged_messages_in_a_row_are_stepped_over(world: StoreWorld) -> N
         flip(world, place(world, number)[0] + 90)
 
     assert world.bodies("rows") == [world.sent[number][4] for number in (*numbers[:5], *numbers[35:])]
-    assert world.store.guard.counters.found == 30
+    assert world.store.guard.damage.counters.found == 30
 
 
 def test_time_is_never_read_from_a_damaged_message(world: StoreWorld) -> None:
@@ -164,7 +164,7 @@ def feed(world: StoreWorld, *, begin: int = 0, bytes_max: int = 4096) -> bytes:
 def test_a_slave_is_fed_the_log_byte_for_byte(world: StoreWorld, bytes_max: int) -> None:
     """Blanks at the ends of files and everything else, however little is asked for at a time."""
     assert feed(world, bytes_max=bytes_max) == b"".join(
-        StoreLog(world.store).read(start, 16 * 1024) for start in range(0, world.store.wrote, 16 * 1024)
+        StoreLog(world.store).read(start, 16 * 1024) for start in range(0, world.store.log.wrote, 16 * 1024)
     )
 
 
@@ -178,7 +178,7 @@ def test_a_slave_is_never_fed_a_damaged_record(world: StoreWorld, field: str, by
     assert feed(world, bytes_max=bytes_max) == b"".join(
         StoreLog(world.store).read(place, min(16 * 1024, start - place)) for place in range(0, start, 16 * 1024)
     )
-    assert [one.start for one in world.store.guard.damaged] == [start]
+    assert [one.start for one in world.store.guard.damage.damaged] == [start]
 
 
 def test_without_verification_a_slave_is_fed_the_damaged_record(world: StoreWorld) -> None:
@@ -197,7 +197,7 @@ def test_a_slave_is_fed_again_when_the_record_is_good_again(world: StoreWorld) -
 
     log_byte(world, start, world.records[start])
 
-    assert len(feed(world, begin=start)) == world.store.wrote - start
+    assert len(feed(world, begin=start)) == world.store.log.wrote - start
 
 
 # -- sums --------------------------------------------------------------------------------------------------------------

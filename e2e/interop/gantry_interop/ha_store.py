@@ -96,7 +96,7 @@ class OurMaster:
             keys = f"key-{self.sent}"
             properties = format_properties({"KEYS": keys}).encode()
             body = b"%8d" % self.sent + bytes(body_bytes)
-            queue = self.store.queue("interop_ha", self.sent % 2)
+            queue = self.store.queues.get_or_create("interop_ha", self.sent % 2)
             self.store.append([Draft(queue, body, properties, 0, 0, 0, HOST, 0, 0, 0, 0, (keys,))])
             self.server.appended()
             if self.sent % 20 == 0:
@@ -105,7 +105,7 @@ class OurMaster:
     @property
     def has_all(self) -> bool:
         """Whether the slave has acknowledged everything."""
-        return self.slaves.acked() == self.store.wrote
+        return self.slaves.acked() == self.store.log.wrote
 
 
 @asynccontextmanager
@@ -149,7 +149,7 @@ async def our_slave(root: Path, layout: peers.Layout) -> AsyncIterator[OurSlave]
         finally:
             task.cancel()
             await asyncio.wait([task])
-            while not slave_store.dispatch(store.wrote):
+            while not slave_store.dispatch(store.log.wrote):
                 pass
 
 

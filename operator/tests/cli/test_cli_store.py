@@ -89,7 +89,7 @@ def test_inspect_shows_a_store_at_a_glance(tmp_path: Path) -> None:
     """Whose it is, how it ended, what is in it, and what a start would do."""
     world = filled(tmp_path)
     identity = world.store.identity
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.kill()
 
     text = gantry("inspect", world.root).output

@@ -37,7 +37,7 @@ world.clock.advance(60_000)
 store.commit_step()
 store.flush_step()
 world.send("orders", 40)
-print(store.wrote, store.committed, flush=True)
+print(store.log.wrote, store.log.committed, flush=True)
 sys.stdin.read()
 """
 

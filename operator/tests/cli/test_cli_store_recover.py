@@ -24,7 +24,7 @@ from gantry_cli.main import cli
 def test_recover_leaves_a_crashed_store_cleanly_stopped(tmp_path: Path) -> None:
     """What a start does, without a broker: the tail is cut, queues are made whole, `abort` is gone."""
     world = filled(tmp_path)
-    end = world.store.wrote
+    end = world.store.log.wrote
     world.kill()
     world.overwrite(f"commitlog/{end - end % 16384:020d}", end % 16384, b"half a record")
     shutil.rmtree(world.path("consumequeue/bills"))

@@ -182,7 +182,7 @@ class AckPolicy:
     def _hide_new_messages(self) -> None:
         """What is not visible yet waits for the next master, or for slaves."""
         if self._settings.is_waited_for:
-            self._store.wait_for_slaves(-1)
+            self._store.positions.wait_for_slaves(-1)
 
     @property
     def is_waited_for(self) -> bool:
@@ -195,7 +195,7 @@ class AckPolicy:
 
     def has_enough(self) -> bool:
         """Whether as many slaves as are needed are connected, and close to the end of the log."""
-        return self.acks.has_enough(self._store.wrote, self._settings.gap_bytes_max)
+        return self.acks.has_enough(self._store.log.wrote, self._settings.gap_bytes_max)
 
     def missing(self) -> str:
         """Why nothing may be acknowledged."""
@@ -205,17 +205,17 @@ class AckPolicy:
     def judge(self) -> None:
         """Decide anew whether sends wait for slaves, and report to the store how far the slaves are."""
         if not self._settings.acks_needed:
-            self._store.wait_for_nobody()
+            self._store.positions.stop_waiting_for_slaves()
             return
         is_degraded = self._settings.degrade is Degrade.ASYNC and not self.has_enough()
         if is_degraded != self.is_degraded:
             self.is_degraded = is_degraded
             what = "sends no longer wait for slaves" if is_degraded else "sends wait for slaves again"
-            log.warning(what, extra={"slaves": len(self.acks), "wrote": self._store.wrote})
+            log.warning(what, extra={"slaves": len(self.acks), "wrote": self._store.log.wrote})
         if is_degraded:
-            self._store.wait_for_nobody()
+            self._store.positions.stop_waiting_for_slaves()
         else:
-            self._store.wait_for_slaves(self.acks.acked())
+            self._store.positions.wait_for_slaves(self.acks.acked())
 
 
 @final

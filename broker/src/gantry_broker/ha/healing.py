@@ -26,7 +26,7 @@ from typing import Final, Protocol, final
 
 from gantry_broker.errors import StoreError
 from gantry_broker.ha.frames import AskRange, Range, encode
-from gantry_broker.store.log_guard import Damage
+from gantry_broker.store.damage import Damage
 from gantry_broker.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Healer:
         self._task: asyncio.Task[None] | None = None
         self._asked: frozenset[int] = frozenset()
         self._asked_at = 0.0
-        store.guard.ask_replica = self.ask
+        store.guard.damage.ask_replica = self.ask
 
     def __repr__(self) -> str:
         return f"<Healer wanted={len(self._wanted)} awaiting={len(self._awaiting)}>"
@@ -141,20 +141,20 @@ class Healer:
     def look(self, now: float) -> None:
         """About once a second: ask again for what is damaged still, where a replica is new, or after a while."""
         guard = self._store.guard
-        guard.end_overdue_waits()
+        guard.damage.end_overdue_waits()
         asked = frozenset(id(source) for source in self._sources() if source.has_range(0))
-        retry_s = ANSWER_S if self._awaiting and guard.is_awaited else RETRY_S
+        retry_s = ANSWER_S if self._awaiting and guard.damage.is_awaited else RETRY_S
         if not asked - self._asked and now - self._asked_at < retry_s:
             return
         self._asked, self._asked_at = asked, now
-        damaged = guard.damaged
+        damaged = guard.damage.damaged
         starts = {damage.start for damage in damaged}
         for _ in range(len(self._awaiting)):
             damage = self._awaiting.popleft()
             if damage.start in starts and not self.ask(damage):
-                guard.not_healed(damage, "no replica is expected any more", is_lost=False)
+                guard.damage.not_healed(damage, "no replica is expected any more", is_lost=False)
         for damage in damaged:
-            guard.ask(damage)
+            guard.damage.ask(damage)
 
     async def close(self) -> None:
         """Heal nothing any more."""
@@ -175,11 +175,11 @@ class Healer:
                 log.exception("unexpected error while healing a damaged message", extra={"offset": damage.start})
                 healing, reason = Healing.NOT_WRITTEN, "unexpected error"
             if healing is Healing.HEALED:
-                guard.healed(damage)
+                guard.damage.healed(damage)
             elif healing is Healing.NOT_GIVEN and self._count_expected():
                 self._awaiting.append(damage)
             else:
-                guard.not_healed(damage, reason or healing.value, is_lost=healing is Healing.LACKING)
+                guard.damage.not_healed(damage, reason or healing.value, is_lost=healing is Healing.LACKING)
 
     async def _heal(self, damage: Damage) -> Healing:
         guard, place = self._store.guard, damage.start
@@ -188,7 +188,7 @@ class Healer:
             if not data:
                 return healing
             async with self._quiet():
-                await asyncio.to_thread(self._store.rewriting(place, data))
+                await asyncio.to_thread(self._store.guard.rewriting(place, data))
             if not guard.is_good_now(place, place + len(data)):
                 raise OSError("what was written is damaged again when it is read")
             place += len(data)

@@ -22,21 +22,21 @@ class StoreReader:
 
     @property
     def flushed(self) -> int:
-        return self.store.flushed
+        return self.store.log.flushed
 
     def read(self, offset: int, bytes_max: int) -> bytes:
         """Raw bytes of the log, fewer at the end of a piece of memory, none where there is no log."""
-        return bytes(self.store.log_view(offset)[:bytes_max])
+        return bytes(self.store.log.view(offset)[:bytes_max])
 
     def whole_records(self, offset: int, bytes_max: int) -> bytes:
         """As many whole, verified records as fit, at least one, of those that lie in one file.
 
         Empty at the end of the log, and where the record at ``offset`` is damaged. What was appended last is in memory.
         """
-        newest = self.store.newest(offset)
+        newest = self.store.log.newest(offset)
         if newest and len(newest) <= bytes_max:
             return newest
-        return self.store.whole_records(offset, bytes_max)
+        return self.store.guard.whole_records(offset, bytes_max)
 
     def records_through(self, start: int, end: int) -> bytes:
         """Good records from ``start`` on until one ends at or behind ``end``; fewer where one is damaged."""
@@ -64,15 +64,15 @@ class StoreLog(StoreReader):
     @property
     def history(self) -> History:
         store = self.store
-        return History(store.identity.epochs, store.min_physical, store.wrote)
+        return History(store.identity.epochs, store.log.min_physical, store.log.wrote)
 
     @property
     def wrote(self) -> int:
-        return self.store.wrote
+        return self.store.log.wrote
 
     @property
     def confirmed(self) -> int:
-        return self.store.confirmed
+        return self.store.positions.confirmed
 
     def rest_of_record(self, offset: int) -> bytes:
         """Verified bytes from ``offset`` to the end of the record that it lies in the middle of; empty at its begin."""
@@ -110,24 +110,24 @@ class SlaveStore(StoreReader):
         store = self.store
         if any(not lost.is_at_end for lost in store.loss.missing):
             return History([], 0, 0)  # a hole is filled by getting all of the log anew
-        epochs = [epoch for epoch in store.identity.epochs if epoch.start <= store.wrote]
-        return History(epochs, store.min_physical, store.wrote)
+        epochs = [epoch for epoch in store.identity.epochs if epoch.start <= store.log.wrote]
+        return History(epochs, store.log.min_physical, store.log.wrote)
 
     @property
     def received(self) -> int:
         """Up to where the log survives this process."""
-        return self.store.wrote if self.store.pool_status.is_crash_safe else self.store.committed
+        return self.store.log.wrote if self.store.pools.status.is_crash_safe else self.store.log.committed
 
     @property
     def is_behind(self) -> bool:
         """Whether confirmed messages could not be shown for want of room."""
-        return self.store.is_behind
+        return self.store.dispatcher.is_behind
 
     def append(self, data: bytes, offset: int) -> None:
         """Raises what ``LogCopier.append`` raises."""
         assert self.copier is not None, "prepare() comes first"
         self.copier.append(data, offset)
-        self.store.appended_elsewhere()
+        self.store.wake_threads()
 
     def is_prepared(self, welcome: Welcome) -> bool:
         """Whether copying continues where it was: nothing has to be cut or changed."""
@@ -138,7 +138,7 @@ class SlaveStore(StoreReader):
 
     def _has_more(self, welcome: Welcome) -> bool:
         """Whether a new beginning would change anything."""
-        return self.store.wrote > 0 or welcome.start > 0
+        return self.store.log.wrote > 0 or welcome.start > 0
 
     def prepare(self, welcome: Welcome) -> None:
         """Cut what the master never had, take its history over, and be ready to copy. Raises ``StoreFailed``."""

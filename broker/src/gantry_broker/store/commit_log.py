@@ -4,8 +4,7 @@
                                              `- only in write buffers -'
 
 A record is never split: when one does not fit with 8 bytes to spare, a blank record closes the file and the next file
-takes it. The next file is made in a helper thread when the current one is half full, has all its blocks before it is
-mapped, and its first pages in memory, so that a roll costs nothing.
+takes it. The next file is made ahead when the current one is half full (``next_file``).
 
 Without a pool bytes go into the page cache at once, and what is written is committed. With one they go into the
 buffer that the file has borrowed; ``commit`` writes them into the file, behind everybody's back, and a file that is
@@ -20,18 +19,23 @@ import errno
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, final
 
-from gantry_broker.errors import DiskTooSlow, LogReadOnly, PoolExhausted, StoreFull
+from gantry_broker.errors import LogReadOnly, PoolExhausted, StoreFull
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, write_fully
 from gantry_broker.store import crash_points
 from gantry_broker.store.file_queue import FileQueue
-from gantry_broker.store.loss import FILLER_HEAD_BYTES, filler_head, is_accepted_filler, is_filler
-from gantry_broker.store.mapped_file import Extent, MappedFile, full_disk_is_store_full
-from gantry_broker.store.retention import has_room_for
+from gantry_broker.store.mapped_file import (
+    FILLER_HEAD_BYTES,
+    Extent,
+    MappedFile,
+    filler_head,
+    is_accepted_filler,
+    is_filler,
+)
+from gantry_broker.store.next_file import NextFile
 from gantry_broker.store.settings import StoreSettings
 from gantry_broker.store.write_buffer import WriteBuffer
 from gantry_broker.store.write_pool import WritePool
@@ -43,11 +47,6 @@ NEWEST_BYTES_MAX: Final = 1 << 20
 """Of what was appended last and is kept at hand."""
 
 COMMIT_CHUNK_BYTES: Final = 1 << 20
-NEXT_FILE_WAIT_S: Final = 1.0
-"""How long a roll waits for a file that is still being made; a page cache that stalls so long counts as busy, too."""
-PREFAULT_BYTES: Final = 64 << 20
-"""How much of a new file is brought into memory ahead; more would push out what consumers read."""
-PREFAULT_CHUNK_BYTES: Final = 1 << 20
 
 Span = tuple[MappedFile, int, bytes]
 """Bytes for one log file: the file, the position, the bytes."""
@@ -87,33 +86,42 @@ class CommitLog:
         self.base_offset = 0
         self.position = 0
         self.pool: WritePool | None = None
-        self.pool_drained: Callable[[], None] = lambda: None
-        """Called when a buffer is wanted and none is free: commit now."""
-        self.returned: Callable[[WriteBuffer], None] = lambda buffer: None
-        """Takes the buffers that files have done with."""
-        self.mark_wrote: Callable[[int], None] = lambda end: None
-        self.mark_flushed: Callable[[int], None] = lambda end: None
-        """Record, for the next start, how far the log has come. Called by the thread that has moved the position."""
-
-        self.file_begun: Callable[[int, bytes], None] = lambda base_offset, data: None
-        """Called with the first bytes that were put into a file, whole records."""
-
+        self._pool_drained: Callable[[], None] = lambda: None
+        self._returned: Callable[[WriteBuffer], None] = lambda buffer: None
+        self._mark_wrote: Callable[[int], None] = lambda end: None
+        self._mark_flushed: Callable[[int], None] = lambda end: None
+        self._file_begun: Callable[[int, bytes], None] = lambda base_offset, data: None
         self.demand_own: Callable[[int], None] = lambda offset: None
         """Called before bytes at an offset are trusted. Raises ``StoreFailed`` if the file belongs to another store."""
 
         self.preallocate_at = self.file_size // 2
-        self._clock = clock
-        self._space_retry_interval_ms: Final = settings.space_retry_interval_ms
-        self._space_retry_at_ms: int | None = None
-        self._next: Future[MappedFile] | None = None
-        self._next_wait_s = NEXT_FILE_WAIT_S
+        self.next: Final = NextFile(self.files, settings, clock)
         self._next_buffer: WriteBuffer | None = None
-        self._allocator = ThreadPoolExecutor(1, "gantry-allocate") if settings.is_preallocating else None
         self._commit_lock: Final = threading.Lock()
         self._sync_lock: Final = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<CommitLog min={self.min_physical} wrote={self.wrote} flushed={self.flushed} {self.files!r}>"
+
+    def borrow_from(
+        self, pool: WritePool, *, drained: Callable[[], None], returned: Callable[[WriteBuffer], None]
+    ) -> None:
+        """Append through buffers of ``pool``.
+
+        ``drained`` is called when a buffer is wanted and none is free: commit now. ``returned`` takes the buffers that
+        files have done with.
+        """
+        self.pool, self._pool_drained, self._returned = pool, drained, returned
+
+    def record_progress(
+        self, *, wrote: Callable[[int], None] = lambda end: None, flushed: Callable[[int], None] = lambda end: None
+    ) -> None:
+        """Have it recorded, for the next start, how far the log has come, by the thread that has moved the position."""
+        self._mark_wrote, self._mark_flushed = wrote, flushed
+
+    def watch_files(self, *, begun: Callable[[int, bytes], None], demand_own: Callable[[int], None]) -> None:
+        """``begun`` is called with the first bytes that were put into a file, whole records; see ``demand_own``."""
+        self._file_begun, self.demand_own = begun, demand_own
 
     @property
     def min_physical(self) -> int:
@@ -192,6 +200,11 @@ class CommitLog:
             offset = file.end_offset
         return offset
 
+    def move_to(self, end: int) -> None:
+        """The log ends at ``end``, durably, which is not where an append has left it."""
+        self.wrote = self.committed = self.flushed = end
+        self.blanks = {base: start for base, start in self.blanks.items() if start < end}
+
     def start_at(self, offset: int) -> None:
         """Append from ``offset`` on. The file that holds it is created if need be. Raises ``StoreFull``."""
         self.wrote = self.committed = offset
@@ -205,9 +218,8 @@ class CommitLog:
         """The file that begins there, created if need be. Raises ``StoreFull``."""
         file = self.files.at(base_offset)
         if file is None:
-            file = self._create(base_offset)
-            self.files.adopt(file)
-            self.files.is_directory_dirty = False
+            file = self.next.create(base_offset)
+            self.files.adopt(file, is_durable=True)
         return file
 
     def _refuse_after(self, error: OSError) -> StoreFull | LogReadOnly:
@@ -233,13 +245,7 @@ class CommitLog:
         """Have the file after the current one made by the helper thread. No error ever: a roll will meet it."""
         self.preallocate_at = self.file_size + 1
         base = self.base_offset + self.file_size
-        if self._allocator is None or not self.is_next_file_wanted:
-            return
-        try:
-            self._next = self._allocator.submit(self._create_next, base)
-        except RuntimeError as exc:
-            # The system has no thread to give. What was appended stands; the roll will make the file itself.
-            log.warning("the next file of the log is not made ahead", extra={"reason": str(exc)})
+        if not self.is_next_file_wanted or not self.next.request(base):
             return
         if self.pool is not None and self._next_buffer is None:
             self._next_buffer = self.pool.borrow(base, base)
@@ -249,38 +255,7 @@ class CommitLog:
         """Whether the current file is half full and there is none after it, nor is one being made."""
         if self.position < self.file_size // 2 or self.files.at(self.base_offset + self.file_size) is not None:
             return False
-        future = self._next
-        return future is None or (future.done() and future.exception() is not None)
-
-    def _create_next(self, base_offset: int) -> MappedFile:
-        """The next file, unless it would take the last room of the disk: that is for queues, index and tables."""
-        with full_disk_is_store_full(self.files.directory):
-            space = self.files.disk.space(self.files.directory)
-        if not has_room_for(space, self.file_size):
-            raise StoreFull("the next file of the commit log would take the last room of the disk")
-        return self._create(base_offset)
-
-    def _create(self, base_offset: int) -> MappedFile:
-        file = self.files.create(base_offset, reserve=self.file_size)
-        # Its size and its name are durable before a record goes in: a file in the middle can then never be missing.
-        try:
-            with full_disk_is_store_full(file.path):
-                file.file.sync()
-                self.files.disk.sync_directory(self.files.directory)
-        except StoreFull:
-            file.close()
-            self.files.disk.remove(file.path)
-            raise
-        if self._allocator is not None:
-            self._prefault(file)
-        return file
-
-    def _prefault(self, file: MappedFile) -> None:
-        """Have the first pages of a new file in memory: reading what has blocks and no bytes yet costs no disk."""
-        end = min(file.size, PREFAULT_BYTES)
-        with suppress(OSError, MemoryError):  # the file is as good without
-            for position in range(0, end, PREFAULT_CHUNK_BYTES):
-                file.file.pread(min(PREFAULT_CHUNK_BYTES, end - position), position)
+        return self.next.is_wanted
 
     def file_after(self, base_offset: int) -> MappedFile:
         """The file behind the one that begins at ``base_offset``, made now if it is not there, with its buffer.
@@ -290,7 +265,8 @@ class CommitLog:
         base = base_offset + self.file_size
         file = self.files.at(base)
         if file is None:
-            file = self._adopt_next(base)
+            file = self.next.take(base)
+            self.files.adopt(file, is_durable=True)
         if self.pool is not None and file.buffer is None:
             self._attach(file, base)
         return file
@@ -302,39 +278,9 @@ class CommitLog:
             buffer = self.pool.borrow(file.base_offset, start)
         if buffer is None:
             self.return_buffers()
-            self.pool_drained()
+            self._pool_drained()
             raise PoolExhausted("every write buffer is full of bytes that are not committed yet")
         file.attach(buffer)
-
-    def _adopt_next(self, base: int) -> MappedFile:
-        self._refuse_while_full()
-        future = self._requested(base)
-        try:
-            file = self._create_next(base) if future is None else future.result(self._next_wait_s)
-        except TimeoutError:
-            # The loop waits for it once; from then on whoever comes is told at once.
-            self._next_wait_s = 0.0
-            raise DiskTooSlow("the next file of the commit log is not ready yet") from None
-        except StoreFull:
-            self._next = None
-            self._space_retry_at_ms = self._clock.monotonic_ms() + self._space_retry_interval_ms
-            raise
-        self._next, self._next_wait_s, self._space_retry_at_ms = None, NEXT_FILE_WAIT_S, None
-        self.files.adopt(file)
-        self.files.is_directory_dirty = False
-        return file
-
-    def _requested(self, base: int) -> Future[MappedFile] | None:
-        """The file that the helper thread makes or has made; None if there is no thread to make it."""
-        future = self._next
-        if self._allocator is not None and (future is None or (future.done() and future.exception() is not None)):
-            with suppress(RuntimeError):
-                future = self._next = self._allocator.submit(self._create_next, base)
-        return future
-
-    def _refuse_while_full(self) -> None:
-        if self._space_retry_at_ms is not None and self._clock.monotonic_ms() < self._space_retry_at_ms:
-            raise StoreFull("no space on the disk for the next file of the commit log")
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -352,6 +298,17 @@ class CommitLog:
             return None
         position = offset - extent.base_offset
         return extent.view[position : position + size]
+
+    def view(self, offset: int) -> memoryview:
+        """The log from ``offset`` on, as far as it lies in one piece of memory; empty where there is none.
+
+        Not to be kept: the memory may go to somebody else with the next ``advance``.
+        """
+        extent = self.at(offset)
+        if extent is None or not self.min_physical <= offset < self.wrote:
+            return memoryview(b"")
+        end = min(extent.end_offset, self.wrote)
+        return extent.view[offset - extent.base_offset : end - extent.base_offset]
 
     def newest(self, offset: int) -> bytes:
         """Everything from ``offset`` to the log's end, if that is just what was put there last; empty otherwise.
@@ -384,7 +341,7 @@ class CommitLog:
                 raise self._refuse_after(exc) from exc
         for file, position, data in spans:
             if not position:
-                self.file_begun(file.base_offset, data)
+                self._file_begun(file.base_offset, data)
         self._newest = (file.base_offset + position, data) if len(data) <= NEWEST_BYTES_MAX else (0, b"")
 
     def _take_back(self, spans: Sequence[Span]) -> None:
@@ -399,7 +356,7 @@ class CommitLog:
         self.wrote = wrote
         if self.pool is None:
             self.committed = wrote
-        self.mark_wrote(wrote)
+        self._mark_wrote(wrote)
 
     def commit(self) -> int:
         """Write what is in buffers only into the files and say up to where. Any thread; an ``OSError`` is final."""
@@ -432,25 +389,17 @@ class CommitLog:
         """Let files that are full and committed give their buffers back. Only while no slice of them is in use."""
         for file in self.files.files:
             if file.buffer is not None and file.end_offset <= self.committed and file is not self.file:
-                self.returned(file.detach())
+                self._returned(file.detach())
 
     def return_all(self) -> None:
         """Take all buffers from their files, since everything is committed and nothing more is written."""
         assert self.committed == self.wrote, self
         for file in self.files.files:
             if file.buffer is not None:
-                self.returned(file.detach())
+                self._returned(file.detach())
         if self._next_buffer is not None:
-            self.returned(self._next_buffer)
+            self._returned(self._next_buffer)
             self._next_buffer = None
-
-    def drop_next(self) -> None:
-        """The file made ahead is not wanted any more. Waits for it."""
-        future, self._next = self._next, None
-        if future is not None and future.exception() is None:
-            file = future.result()
-            file.close()
-            self.files.disk.remove(file.path)
 
     def cut(self, end: int) -> None:
         """Make everything behind ``end`` zero, durably. Nothing may be in buffers. An ``OSError`` is final."""
@@ -476,14 +425,10 @@ class CommitLog:
                         self.sync_count += 1
                 crash_points.hit(crash_points.AFTER_SYNC)
                 self.flushed = end
-                self.mark_flushed(end)
+                self._mark_flushed(end)
             return end
 
     def close(self) -> None:
-        """Close all files. A file made ahead stays on disk, where the next start finds it."""
-        future, self._next = self._next, None
-        if self._allocator is not None:
-            self._allocator.shutdown(wait=True)
-        if future is not None and future.exception() is None:
-            future.result().close()
+        """Close all files."""
+        self.next.close()
         self.files.close()

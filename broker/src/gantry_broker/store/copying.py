@@ -22,8 +22,7 @@ from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog, Span
 from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
-from gantry_broker.store.loss import FILLER_HEAD_BYTES, is_zero
-from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.mapped_file import FILLER_HEAD_BYTES, MappedFile, is_zero
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.record_taker import RecordTaker
@@ -242,11 +241,8 @@ class LogCopier:
             taker.found_plain(records, start)
         else:
             self._read(start, end)
-        dispatcher.tail, dispatcher.dispatched = (end, tail, timestamp_ms), end
         touched, taker.touched = taker.touched, None
-        if touched:
-            for listener in dispatcher.listeners:
-                listener(touched)
+        dispatcher.show(end, tail, timestamp_ms, touched)
 
     def _read(self, start: int, end: int) -> None:
         taker = self._taker

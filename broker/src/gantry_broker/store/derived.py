@@ -96,7 +96,7 @@ class DerivedFiles:
                 queue.files.is_directory_dirty = True
                 queue.flushed_end = queue.min_offset
             first = queue.unit(queue.min_offset)
-            if first is not None and first[0] < self._taker.deleted.get(queue.topic, -1):
+            if first is not None and self._queues.is_deleted(queue.topic, first[0]):
                 # The topic was deleted, and a crash has brought its files back.
                 queue.reset(self._disk)
             elif end > queue.end:
@@ -144,7 +144,7 @@ class DerivedFiles:
     def _leave_index_behind(self, error: OSError) -> None:
         """Only the index must be rebuilt, and there is no room for that: it is, as soon as there is some."""
         assert self._index is not None, "without an index none is in doubt"
-        self._index.is_behind = True
+        self._index.mark_behind()
         self.is_index_usable, self.is_index_rebuilt = True, False
         log.error("key index is behind, and catches up when there is room", extra={"reason": str(error)})
 
@@ -255,7 +255,7 @@ class DerivedFiles:
             return index.restore(point, is_clean=is_clean)
         except StoreFull as exc:
             # It needs blocks to be written again, and is answered from as it is until there is room.
-            index.is_behind = True
+            index.mark_behind()
             log.error("key index is behind, and catches up when there is room", extra={"reason": str(exc)})
             return True
 

@@ -9,17 +9,20 @@ batch is indexed twice, recovery points do not vouch for it, and a key that is n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from gantry_broker.errors import StoreFailed, StoreFull
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
-from gantry_broker.store.dispatcher import Dispatcher
+from gantry_broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
+from gantry_broker.store.dispatcher import Dispatcher, QueuesListener
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.key_index import KeyIndex
+from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.queue_repair import QueueRepair
 from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.record_taker import RecordTaker
 from gantry_broker.store.recovery import Seals
 from gantry_broker.store.sliced_scan import LogScan
@@ -54,7 +57,6 @@ class IndexRepair:
         dispatcher: Dispatcher,
         *,
         seals: Seals,
-        deleted: Callable[[], Mapping[str, int]],
         delay_levels_ms: tuple[int, ...],
         monotonic_ms: Callable[[], int],
         request_point: Callable[[], None],
@@ -68,7 +70,6 @@ class IndexRepair:
         self._index: Final = index
         self._dispatcher: Final = dispatcher
         self._seals: Final = seals
-        self._deleted: Final = deleted
         self._delay_levels_ms: Final = delay_levels_ms
         self._monotonic_ms: Final = monotonic_ms
         self._request_point: Final = request_point
@@ -96,7 +97,6 @@ class IndexRepair:
         taker = self._taker
         if taker is None or index.damaged is not None:
             taker = self._start()
-        taker.deleted = self._deleted()
         end = self._dispatcher.tail[0]
         scan = LogScan(
             self._log, self._offset, end, self._seals, found=taker.found, found_plain=taker.found_plain
@@ -133,7 +133,7 @@ class IndexRepair:
 
     def _finish(self, end: int) -> None:
         self._taker = None
-        self._index.is_behind = False
+        self._index.mark_complete()
         self.rebuilds += 1
         self._request_point()
         log.warning("key index has been rebuilt from the commit log", extra={"offset": self._begin, "end": end})
@@ -147,9 +147,29 @@ class IndexRepair:
 class DerivedRepair:
     """Everything that a running store repairs. Owned by the loop's thread."""
 
-    def __init__(self, queues: QueueRepair, index: IndexRepair | None) -> None:
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        table: QueueTable,
+        guard: LogGuard,
+        queues: QueueRepair,
+        index: IndexRepair | None,
+        *,
+        delay_levels_ms: tuple[int, ...],
+        repaired: QueuesListener,
+    ) -> None:
+        """``repaired`` is called with queues that can be read again."""
         self.queues: Final = queues
         self.index: Final = index
+        self.on_healed_record: Final[list[Callable[[str, int], None]]] = []
+        """Called with topic and place of each record that was damaged, and is good again."""
+
+        self._log: Final = commit_log
+        self._table: Final = table
+        self._guard: Final = guard
+        self._delay_levels_ms: Final = delay_levels_ms
+        self._repaired: Final = repaired
+        guard.damage.on_healed.append(self._healed)
 
     def __repr__(self) -> str:
         return f"<DerivedRepair {self.queues!r} {self.index!r}>"
@@ -172,3 +192,55 @@ class DerivedRepair:
         self.queues.forget()
         if self.index is not None:
             self.index.forget()
+
+    def _healed(self, start: int, end: int) -> None:
+        """``[start, end)`` of the log is good again: queues that were built while it was not get what they lack."""
+        self.queues.forget_lost(start, end)
+        view = self._log.view(start)[: end - start]
+        touched: set[ConsumeQueue] = set()
+        position = 0
+        for stop in self._guard.record_ends(view, start):
+            facts = record_facts(view, position, stop - position, self._delay_levels_ms)
+            for listener in self.on_healed_record:
+                listener(facts.topic, start + position)
+            queue = self._table.get(facts.topic, facts.queue_id)
+            number = facts.queue_offset
+            is_wanted = facts.is_queued and not self._table.is_deleted(facts.topic, start + position)
+            if queue is not None and is_wanted and queue.min_offset <= number < queue.readable_end:
+                unit = queue.unit(number)
+                if unit is not None and unit[1] == FILLER_SIZE:
+                    queue.replace_unit(number, UNIT.pack(start + position, stop - position, facts.tags_code))
+                    touched.add(queue)
+            position = stop
+        if touched:
+            self._repaired(touched)
+
+
+def make_repair(
+    disk: Disk,
+    commit_log: CommitLog,
+    table: QueueTable,
+    index: KeyIndex | None,
+    dispatcher: Dispatcher,
+    guard: LogGuard,
+    *,
+    seals: Seals,
+    delay_levels_ms: tuple[int, ...],
+    monotonic_ms: Callable[[], int],
+    repaired: QueuesListener,
+    request_point: Callable[[], None],
+) -> DerivedRepair:
+    """The repair of one store, with that of its index if it has one."""
+    queues = QueueRepair(
+        commit_log, table, seals=seals, delay_levels_ms=delay_levels_ms, monotonic_ms=monotonic_ms,
+        repaired=repaired, request_point=request_point,
+    )  # fmt: skip
+    index_repair = None
+    if index is not None:
+        index_repair = IndexRepair(
+            disk, commit_log, table, index, dispatcher, seals=seals, delay_levels_ms=delay_levels_ms,
+            monotonic_ms=monotonic_ms, request_point=request_point,
+        )  # fmt: skip
+    return DerivedRepair(
+        commit_log, table, guard, queues, index_repair, delay_levels_ms=delay_levels_ms, repaired=repaired
+    )

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 HeldUnit = tuple[ConsumeQueue, int, int, int, int]
 """Queue, queue offset, physical offset, size, tags code."""
 
-AppendedListener = Callable[[Collection[ConsumeQueue]], None]
+QueuesListener = Callable[[Collection[ConsumeQueue]], None]
 
 
 class Index(Protocol):
@@ -49,9 +49,10 @@ class Appended(NamedTuple):
 class Dispatcher:
     """Owned by the loop's thread."""
 
-    def __init__(self, listeners: list[AppendedListener]) -> None:
-        self.listeners: Final = listeners
-        self.index: Index | None = None
+    def __init__(self, index: Index | None, listeners: list[QueuesListener]) -> None:
+        """``listeners`` are called once for each batch with the queues that have become longer for consumers."""
+        self._listeners: Final = listeners
+        self._index: Final = index
         self.is_held = False
         self.is_behind = False
         """Whether confirmed messages could not be shown for want of room."""
@@ -60,6 +61,18 @@ class Dispatcher:
         """Everything before the first is in queues and index; the record that ends there, and its store time."""
         self._held_units: deque[HeldUnit] = deque()
         self._held_keys: deque[Appended] = deque()
+
+    def start_at(self, end: int, tail: int, timestamp_ms: int) -> None:
+        """Everything before ``end`` is shown; the record that ends there begins at ``tail``, -1 if it is not known."""
+        self.tail = (end, tail, timestamp_ms)
+        self.dispatched = end
+
+    def show(self, end: int, tail: int, timestamp_ms: int, touched: Collection[ConsumeQueue]) -> None:
+        """What a slave has copied before ``end`` is in its queues now, of which ``touched`` have become longer."""
+        self.start_at(end, tail, timestamp_ms)
+        if touched:
+            for listener in self._listeners:
+                listener(touched)
 
     @property
     def held_count(self) -> int:
@@ -73,15 +86,15 @@ class Dispatcher:
             self._held_units += held
             self._held_keys.append(batch)
             return
-        if self.index is not None:
-            self.index.put_batch(drafts, physical_offsets, timestamp_ms)
+        if self._index is not None:
+            self._index.put_batch(drafts, physical_offsets, timestamp_ms)
         # Before the ends of the queues move: the flush thread reads those first and this then.
         self.tail = (wrote, physical_offsets[-1], timestamp_ms)
         for queue in touched:
             queue.readable_end = queue.end
         self.dispatched = wrote
         if touched:
-            for listener in self.listeners:
+            for listener in self._listeners:
                 listener(touched.keys())
 
     def hold(self) -> None:
@@ -111,15 +124,15 @@ class Dispatcher:
         # Keys follow batch by batch, and so does the recovery point: it never lies inside a batch.
         while batches and batches[0].wrote <= confirmed:
             batch = batches.popleft()
-            if self.index is not None:
-                self.index.put_batch(batch.drafts, batch.physical_offsets, batch.timestamp_ms)
+            if self._index is not None:
+                self._index.put_batch(batch.drafts, batch.physical_offsets, batch.timestamp_ms)
             self.tail = (batch.wrote, batch.physical_offsets[-1], batch.timestamp_ms)
             self.dispatched = batch.wrote
         if not keep_holding:
             assert not units and not batches, "dispatch can be let go only when everything is confirmed"
             self.is_held = False
         if touched:
-            for listener in self.listeners:
+            for listener in self._listeners:
                 listener(touched.keys())
         return is_complete
 

@@ -17,7 +17,7 @@ class Draft(NamedTuple):
     """One message to append."""
 
     queue: ConsumeQueue
-    """From ``MessageStore.queue(topic, queue_id)``."""
+    """From ``QueueTable.get_or_create(topic, queue_id)``."""
 
     body: bytes | memoryview
     """As sent; never decompressed."""

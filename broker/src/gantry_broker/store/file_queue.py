@@ -182,13 +182,13 @@ class FileQueue:
             self.disk.make_directory(self.directory)
         return MappedFile.create(self.disk, self.directory, base_offset, size=self.file_size, reserve=reserve)
 
-    def adopt(self, file: MappedFile) -> None:
-        """Append ``file``, which must begin where the last one ends."""
+    def adopt(self, file: MappedFile, *, is_durable: bool = False) -> None:
+        """Append ``file``, which must begin where the last one ends. ``is_durable``: its name is on the disk."""
         assert not self.files or file.base_offset == self.files[-1].end_offset, (self, file)
         if self._is_read_in_order is not None:
             file.read_in_order(self._is_read_in_order)
         self.files = (*self.files, file)
-        self.is_directory_dirty = True
+        self.is_directory_dirty = not is_durable
 
     def read_in_order(self, is_expected: bool) -> None:
         """Whether reading ahead is worth while in these files, and in those to come."""

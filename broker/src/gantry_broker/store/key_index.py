@@ -193,6 +193,14 @@ class KeyIndex:
             self.damaged, self.damage = file, reason
         self.is_behind = True
 
+    def mark_behind(self) -> None:
+        """The index lacks messages, and is not put to before they are in it."""
+        self.is_behind = True
+
+    def mark_complete(self) -> None:
+        """The index has every message that is shown."""
+        self.is_behind = False
+
     def drop_damaged(self) -> None:
         """Let the index end before the file that was found wrong, or before its newest one."""
         first = len(self.files) - 1

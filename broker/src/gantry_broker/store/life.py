@@ -23,7 +23,7 @@ from gantry_broker.ports.disk import Disk, DiskLock
 from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.committer import Committer
-from gantry_broker.store.dispatcher import AppendedListener, Dispatcher
+from gantry_broker.store.dispatcher import Dispatcher, QueuesListener
 from gantry_broker.store.existing import refuse_other_sizes
 from gantry_broker.store.failure import FailureRecord, StoreFailure
 from gantry_broker.store.file_heads import (
@@ -41,10 +41,7 @@ from gantry_broker.store.identity import Epoch, IdentityFile, StoreIdentity, new
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.log_end import LogEnd, LogEndFile
 from gantry_broker.store.loss import (
-    LossCause,
-    LossFile,
-    LossRecord,
-    LostRange,
+    LossKeeper,
     find_missing,
     missing_bytes,
     vouched_range,
@@ -96,7 +93,7 @@ class StoreLife:
         *,
         disk: Disk,
         clock: Clock,
-        listeners: list[AppendedListener],
+        listeners: list[QueuesListener],
         on_fatal: Callable[[Exception], None],
         on_progress: Callable[[], None],
         open_volume: Callable[[str], BufferVolume],
@@ -111,23 +108,21 @@ class StoreLife:
         self.log: Final = CommitLog(disk, f"{root}/commitlog", settings, clock)
         self.queues: Final = QueueTable(disk, f"{root}/consumequeue", settings, on_progress)
         self.index: Final = KeyIndex(disk, f"{root}/index", settings, clock) if settings.is_index_enabled else None
-        self.dispatcher: Final = Dispatcher(listeners)
+        self.dispatcher: Final = Dispatcher(self.index, listeners)
         self._abort: Final = AbortMarker(disk, root)
         self._checkpoint: Final = Checkpoint(disk, root)
         self._point_file: Final = RecoveryPointFile(disk, root)
         self._identity_file: Final = IdentityFile(disk, root)
         self._failure_record: Final = FailureRecord(disk, root)
-        self._loss_file: Final = LossFile(disk, root)
         boot_id = clock.boot_id()
         self.log_end: Final = LogEndFile(disk, root, f"{boot_id}/{memory_scope}" if boot_id else "")
-        self.loss = LossRecord()
-        """What is missing in the log, and what an operator has accepted as lost."""
         self.is_restarted = False
         """Whether the log was thrown away since this start, and began anew."""
         self.failure: Final = StoreFailure(self.log, self._failure_record, on_fatal)
         self.flusher: Final = Flusher(
             settings.flush, clock, self.log, self.failure, on_progress, lambda: self.points.wake()
         )
+        self.losses: Final = LossKeeper(disk, root, self.log, self.flusher.flush)
         self.heads: Final = HeadKeeper(disk, root, self.log)
         self.points: Final = PointWriter(
             settings.flush, clock, self.log, self.dispatcher, self.queues, self.index, self._checkpoint,
@@ -200,7 +195,7 @@ class StoreLife:
         compared = self._compare(heads, checkpoint)
         own = own_files(self._identity_file, point, heads, compared)
         identity, point, heads = own.identity, own.point, own.heads
-        self.loss = self._loss_file.read()
+        self.losses.read()
         report_missing_files(
             self._disk, self.root, identity=identity, point=point, checkpoint=checkpoint, is_clean=is_clean
         )
@@ -211,7 +206,7 @@ class StoreLife:
         others_from = written_by_others_from(checkpoint, point, self.log.min_physical)
         self.pools.open(identity)
         self._abort.create()
-        is_back = self._is_brought_back()
+        is_back = self.losses.is_brought_back()
         found = FoundStore(
             root=self.root,
             point=_doubted(point) if is_back else point,
@@ -223,19 +218,21 @@ class StoreLife:
             seals=seals_of(identity, others_from),
             written=ended.end if ended is not None else 0,
         )
-        recovery = Recovery(self._disk, self.settings, self.log, self.queues, self.index, self._point_file)
-        report = self._run(recovery, found, progress)
+        recovery = Recovery(
+            self._disk, self.settings, self.log, self.queues, self.index, self._point_file, progress
+        )  # fmt: skip
+        report = self._run(recovery, found)
         report.set_aside = [file.path for file in set_aside] + report.set_aside
         report.buffers_present = self.pools.present
         report.had_failed_flush = found.failed_flushed is not None
-        vouched = vouched_range(point, checkpoint, identity, self.loss, written=found.written)
+        vouched = vouched_range(point, checkpoint, identity, self.losses.record, written=found.written)
         # Where the newest file is set aside at least its first byte was ours: its offsets must not be used again.
         vouched = vouched._replace(end=max(vouched.end, *(file.base_offset + 1 for file in set_aside), 0))
         report.missing = find_missing(
-            vouched, begin=self.log.min_physical, end=report.end, holes=self.log.holes, record=self.loss
+            vouched, begin=self.log.min_physical, end=report.end, holes=self.log.holes, record=self.losses.record
         )
         report.lost_flushed_bytes = max(report.lost_flushed_bytes, missing_bytes(report.missing))
-        self._record_missing(report.missing, point.queues if point is not None else {}, report.queue_ends)
+        self.losses.record_missing(report.missing, point.queues if point is not None else {}, report.queue_ends)
         report.say()
         if others_from is not None and identity is not None:
             others_from = first_unsealed(self.log, identity, others_from, report.end)
@@ -244,14 +241,11 @@ class StoreLife:
         if identity is None:
             identity = new_identity(report.end, former=own.store)
         self._begin(_with_cuts(identity, heads, report.end), report, others_from)
-        self.dispatcher.index = self.index
-        self.dispatcher.dispatched = report.end
-        self.dispatcher.tail = (report.end, recovery.tail, self.log.last_timestamp_ms)
+        self.dispatcher.start_at(report.end, recovery.tail, self.log.last_timestamp_ms)
         if self.settings.flush.is_sync or not self.pools.status.is_crash_safe:
             self.dispatcher.hold()
         if is_tail_hidden:
             self._hide(report.start, recovery.start_tail)
-        self.points.deleted = dict(point.deleted) if point is not None else {}
         self.points.finish()
         error = self.failure.error
         if error is not None:
@@ -296,13 +290,12 @@ class StoreLife:
             queue.rewind(queue.end_before(shown))
         if self.index is not None:
             self.index.cut(shown)
-        self.dispatcher.dispatched = shown
-        self.dispatcher.tail = (shown, tail, self.log.last_timestamp_ms)
+        self.dispatcher.start_at(shown, tail, self.log.last_timestamp_ms)
 
-    def _run(self, recovery: Recovery, found: FoundStore, progress: Progress | None) -> RecoveryReport:
+    def _run(self, recovery: Recovery, found: FoundStore) -> RecoveryReport:
         """Recover. A sync that fails now is a failed flush: the next start must rewrite what it was to bring there."""
         try:
-            return recovery.run(found, progress)
+            return recovery.run(found)
         except OSError:
             with suppress(OSError):
                 self._failure_record.write(recovery.durable_mark)
@@ -320,12 +313,10 @@ class StoreLife:
             self.committer = Committer(
                 self.settings.pool, self._clock, self.log, pool, self.failure, self._on_progress
             )  # fmt: skip
-            self.log.pool = pool
-            self.log.pool_drained = self.committer.want
-            self.log.returned = self.committer.take
+            self.log.borrow_from(pool, drained=self.committer.want, returned=self.committer.take)
         self.log.start_at(report.end)
         self._begin_log_end()
-        self.log.file_begun, self.log.demand_own = self._file_begun, self._demand_own
+        self.log.watch_files(begun=self._file_begun, demand_own=self._demand_own)
 
     def _begin_log_end(self) -> None:
         """Record how far the log is written, where it outlives the process: with SYNC_FLUSH, how far it is flushed.
@@ -338,9 +329,9 @@ class StoreLife:
             return
         self.log_end.begin(self.identity, self.log.wrote)
         if self.settings.flush.is_sync:
-            self.log.mark_flushed = self.log_end.raise_to
+            self.log.record_progress(flushed=self.log_end.raise_to)
         else:
-            self.log.mark_wrote = self.log_end.set
+            self.log.record_progress(wrote=self.log_end.set)
 
     def _file_begun(self, base_offset: int, data: bytes) -> None:
         crc = self.heads.begun(base_offset, data)
@@ -356,56 +347,6 @@ class StoreLife:
             size = self.log.file_size
             base = offset - offset % size
             raise self.failure.report_foreign(f"{self.log.files.directory}/{segment_name(base)}", base, base + size)
-
-    # -- missing ranges ------------------------------------------------------------------------------------------------
-
-    def _record_missing(self, missing: list[LostRange], *queues: dict[str, dict[str, int]]) -> None:
-        """Write down what is missing before this start overwrites what says so. Raises OSError: then there is no start.
-
-        ``queues`` say where queues ended, each as far as it knows, and the furthest end counts. A hole that was there
-        before keeps the queue ends of then: those of now are what is left.
-        """
-        record = self.loss
-        if record.missing and not missing:
-            log.info("missing log data is complete again", extra={"ranges": [str(lost) for lost in record.missing]})
-        ends: dict[str, dict[str, int]] = {}
-        for known in (*queues, record.queues if record.missing else {}):
-            for topic, of_topic in known.items():
-                of_queue = ends.setdefault(topic, {})
-                for queue_id, end in of_topic.items():
-                    of_queue[queue_id] = max(end, of_queue.get(queue_id, 0))
-        self.write_loss(
-            msgspec.structs.replace(record, missing=missing, queues=ends if missing else {}),
-        )
-
-    def _is_brought_back(self) -> bool:
-        """Whether files are there again that the last start missed: queues and index may have let go of theirs."""
-        fillers = {base for base, _ in self.log.fillers}
-        return any(
-            (lost.cause is LossCause.HEAD and self.log.min_physical <= lost.start)
-            or (lost.cause is LossCause.MIDDLE and lost.start not in fillers)
-            for lost in self.loss.missing
-        )
-
-    def write_loss(self, record: LossRecord) -> None:
-        """Make ``record`` the known loss. Durable when this returns."""
-        if record != self.loss:
-            self._loss_file.write(record)
-            self.loss = record
-
-    def check_missing(self) -> bool:
-        """Whether something is still missing, after bytes were fetched. Waits for the disk."""
-        record = self.loss
-        if record.missing:
-            missing = [lost for lost in record.missing if not lost.is_at_end or lost.end > self.log.wrote]
-            self.flusher.flush()
-            self._record_missing(missing, {})
-        return bool(self.loss.missing)
-
-    def forget_missing_end(self) -> None:
-        """A master was followed, and all that it has is here. What is missing in the middle still is."""
-        missing = [lost for lost in self.loss.missing if not lost.is_at_end]
-        self._record_missing(missing, {})
 
     # -- closing -------------------------------------------------------------------------------------------------------
 
@@ -440,8 +381,7 @@ class StoreLife:
         """The log's history is this one. Durable when this returns; no buffer may be in use."""
         self.identity = msgspec.structs.replace(self.identity, epochs=list(epochs), log_end=self.log.flushed)
         self._identity_file.write(self.identity)
-        if self.pools.pool is not None:
-            self.pools.pool.identity = self.identity
+        self.pools.rename(self.identity)
 
     def vouch_for(self, end: int) -> None:
         """Have the store's identity vouch for no more than ``[0, end)`` of the log, before more of it is cut.
@@ -457,7 +397,7 @@ class StoreLife:
     def vouch_for_nothing(self, begin: int) -> None:
         """Have no file vouch for anything: the log is going to be thrown away, and to begin anew at ``begin``."""
         self.vouch_for(0)
-        self.write_loss(msgspec.structs.replace(self.loss, missing=[], queues={}))
+        self.losses.forget_missing()
         self._checkpoint.vouch_for_nothing(begin)
         self.is_restarted = True
 

@@ -9,29 +9,22 @@ sum that was computed when they were written or verified, else the record's own 
 body's CRC, its own offset and its lengths. Not once per start or per file: a file may change while the broker runs.
 Since another store's records have seals, too, each file must still begin as it did (``CommitLog.demand_own``).
 
-A damaged record is reported once, counted, and kept here until it is healed or its file expires. ``ask_replica`` may
-have it fetched from a replica, now or as soon as one is connected; for a bounded time readers then wait before it
-instead of stepping over it, since a consumer that has stepped over an acknowledged message never sees it again.
-
-    found ---- ask_replica ----> healing ----> healed, and forgotten
-      ^                           |   |
-      `---- could not be written -'   `------> lost: no replica has it ---- asked again ----> healing
+What is found to be damaged is reported to the ``DamageTable``, which has it healed.
 """
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
+from gantry_broker.errors import StoreCorrupt
 from gantry_broker.ports.clock import Clock
+from gantry_broker.ports.disk import write_fully
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
-from gantry_broker.store.loss import FILLER_HEAD_BYTES
-from gantry_broker.store.mapped_file import Extent
+from gantry_broker.store.damage import DamageTable
+from gantry_broker.store.mapped_file import FILLER_HEAD_BYTES, Extent
 from gantry_broker.store.recovery import Seals
 from gantry_wire.checksum import crc32
 from gantry_wire.message import (
@@ -45,11 +38,6 @@ from gantry_wire.message import (
     check_record,
 )
 from gantry_wire.seal import SEAL, SEAL_BYTES, SEAL_REVERSED
-
-log = logging.getLogger(__name__)
-
-DAMAGE_MAX: Final = 10_000
-"""Damaged ranges that are remembered. More than that is a broken disk, which the counters show."""
 
 ANSWER_BYTES_MAX: Final = 8 << 20
 """Given to a replica at once: a frame of the replication stream, and more than the largest record."""
@@ -67,47 +55,6 @@ _MAGICS: Final = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MESSA
 _MAGIC_POSITION: Final = 4
 
 
-class DamageState(Enum):
-    """What is being done about a damaged range."""
-
-    FOUND = "found"
-    """There is no replica to ask, or what it gave could not be written."""
-
-    HEALING = "healing"
-    """A replica was asked for it, or will be when it is connected."""
-
-    LOST = "lost"
-    """No replica that could be asked has it."""
-
-
-@dataclass(slots=True)
-class Damage:
-    """A range of the log that holds no good record."""
-
-    start: int
-    end: int
-    state: DamageState = DamageState.FOUND
-    wait_until_ms: int = -1
-    """Until then, on the monotonic clock, readers wait before it."""
-
-    has_waited: bool = False
-    """Whether the time has begun for which readers wait before it."""
-
-    was_lost: bool = False
-    """Whether it was counted as lost."""
-
-
-class DamageCounters(NamedTuple):
-    """What was found since the start."""
-
-    found: int = 0
-    found_bytes: int = 0
-    healed: int = 0
-    healed_bytes: int = 0
-    lost: int = 0
-    """Of those found: how many no replica could give."""
-
-
 @final
 class LogGuard:
     """Owned by the thread that owns the log."""
@@ -117,24 +64,12 @@ class LogGuard:
         self.is_verifying = True
         """Tests switch it off to show what it guards against."""
 
-        self.ask_replica: Callable[[Damage], bool] = lambda damage: False
-        """Have a replica give the range, now or when one is connected. False if this broker has no replicas."""
-
-        self.on_healed: Callable[[int, int], None] = lambda start, end: None
-        """Called with a range of the log that is good again."""
-
-        self.on_resolved: Callable[[], None] = lambda: None
-        """Called when readers need not wait any more before some damaged range."""
-
-        self.counters = DamageCounters()
         self._log: Final = commit_log
         self._seals: Final = seals
-        self._clock: Final = clock
-        self._heal_wait_ms: Final = heal_wait_ms
-        self._damage: Final[dict[int, Damage]] = {}
+        self.damage: Final = DamageTable(commit_log, clock, self._damage_end, heal_wait_ms=heal_wait_ms)
 
     def __repr__(self) -> str:
-        return f"<LogGuard damaged={len(self._damage)} verifying={self.is_verifying}>"
+        return f"<LogGuard {self.damage!r} verifying={self.is_verifying}>"
 
     # -- verification --------------------------------------------------------------------------------------------------
 
@@ -196,8 +131,8 @@ class LogGuard:
         extent = commit_log.at(offset)
         if extent is None or not commit_log.min_physical <= offset < commit_log.wrote:
             return b""
-        if self.is_verifying and offset in self._damage and not self._is_record(offset):
-            self.report(offset)
+        if self.is_verifying and offset in self.damage and not self._is_record(offset):
+            self.damage.report(offset)
             return b""
         part = self._blank_part(extent, offset, bytes_max)
         if part:
@@ -219,7 +154,7 @@ class LogGuard:
         if not end and rest:
             if not self.is_verifying:
                 return bytes(extent.view[position : position + max(first_bytes, 1)])
-            self.report(offset)
+            self.damage.report(offset)
         return data[:end]
 
     def record_around(self, offset: int) -> int:
@@ -259,7 +194,7 @@ class LogGuard:
             head = data[: whole + FILLER_HEAD_BYTES]
             return head + bytes(len(data) - len(head))
         if start + whole < limit and len(data) < ANSWER_BYTES_MAX:
-            self.report(start + whole)
+            self.damage.report(start + whole)
         return data[:whole]
 
     def _blank_part(self, extent: Extent, offset: int, bytes_max: int) -> bytes:
@@ -380,149 +315,62 @@ class LogGuard:
             return False
         return self.is_good(extent.view, offset - extent.base_offset, offset)
 
-    # -- damage --------------------------------------------------------------------------------------------------------
+    def message_at(self, physical_offset: int, *, is_known: bool = False) -> bytes | None:
+        """The whole record at ``physical_offset``, verified, or None.
 
-    @property
-    def damaged(self) -> list[Damage]:
-        """The ranges that are known to be damaged now, in order."""
-        begin = self._log.min_physical
-        return sorted((one for one in self._damage.values() if one.start >= begin), key=lambda damage: damage.start)
-
-    def report(self, offset: int, size: int = 0, **facts: object) -> Damage | None:
-        """The record at ``offset`` is damaged: it is fetched from a replica, logged and counted once.
-
-        ``size`` is what a queue says of its length; 0 if nothing does. None where more is damaged than is remembered.
+        A damaged one is reported, and so fetched from a replica. ``is_known`` says that a record begins there; without
+        it the place may be a client's word, and must look like the begin of a record that lies in no other one.
         """
-        damage = self._damage.get(offset)
-        if damage is not None:
-            return damage
-        self._log.demand_own(offset)
-        damage = Damage(offset, offset + size if size else self._damage_end(offset))
-        size = damage.end - offset
-        counters = self.counters
-        self.counters = counters._replace(found=counters.found + 1, found_bytes=counters.found_bytes + size)
-        if len(self._damage) >= DAMAGE_MAX:
+        extent = self._log.at(physical_offset)
+        if extent is None or not self._log.min_physical <= physical_offset < self._log.wrote:
             return None
-        self._damage[offset] = damage
-        log.error("a stored message is damaged", extra={"offset": offset, "bytes": size, **facts})
-        self.ask(damage)
-        return damage
+        self._log.demand_own(physical_offset)
+        position, size = physical_offset - extent.base_offset, self.size_at(physical_offset)
+        # A copy: what is verified must be what is given away.
+        data = bytes(extent.view[position : position + max(size, RECORD_BYTES_MIN)])
+        is_sealed = self._seals(physical_offset).is_ours
+        check = check_record(data, 0, physical_offset=physical_offset, is_sealed=is_sealed)
+        if check.is_good:
+            return data
+        looks_like_one = check.fault in (RecordFault.CRC, RecordFault.SEAL)
+        if is_known or (looks_like_one and self.record_around(physical_offset) == physical_offset):
+            self.damage.report(physical_offset)
+        return None
 
-    def ask(self, damage: Damage) -> None:
-        """Have a replica give the range, if there are replicas."""
-        if damage.state is not DamageState.HEALING and self.ask_replica(damage):
-            damage.state = DamageState.HEALING
+    def rewriting(self, offset: int, data: bytes) -> Callable[[], None]:
+        """What writes ``data`` over the log at ``offset``, durably, to be called in a worker thread.
 
-    def must_wait(self, offset: int, size: int = 0, **facts: object) -> bool:
-        """Report the damaged record at ``offset``. True while a reader that would pass over it has to wait instead."""
-        damage = self.report(offset, size, **facts)
-        return damage is not None and self._must_wait(damage)
-
-    def must_wait_before_gap(self) -> bool:
-        """Whether a reader has to wait before a place of a queue whose message a start has not found in the log.
-
-        It may lie in any range that is damaged and may still be healed; then it gets its place in the queue.
+        The loop's half is done at once: a write buffer that holds the range has it. Raises ``StoreCorrupt`` where the
+        log has no such range in one file; what is returned raises ``OSError``.
         """
-        waits = [self._must_wait(damage) for damage in self._damage.values()]  # the time begins for all of them
-        return any(waits)
+        commit_log, end = self._log, offset + len(data)
+        file, disk = commit_log.files.at(offset), commit_log.files.disk
+        if file is None or not commit_log.min_physical <= offset < end <= min(commit_log.wrote, file.end_offset):
+            raise StoreCorrupt(offset, "the log has no such range any more")
+        base, path = file.base_offset, file.path
+        if file.buffer is not None and end > file.buffer.start:
+            first = max(offset, file.buffer.start)
+            file.buffer.view[first - base : end - base] = data[first - offset :]
 
-    def _must_wait(self, damage: Damage) -> bool:
-        """Whether readers wait before a range now. The time begins with the first of them."""
-        now_ms = self._clock.monotonic_ms()
-        if damage.state is DamageState.HEALING and not damage.has_waited:
-            damage.has_waited = True
-            damage.wait_until_ms = now_ms + self._heal_wait_ms
-        return damage.state is not DamageState.LOST and now_ms < damage.wait_until_ms
+        def rewrite() -> None:
+            # A descriptor of its own: the log's may be closed meanwhile, and its number given to another file.
+            target = disk.open(path)
+            try:
+                target.reserve(end - base)
+                write_fully(target, data, offset - base)
+                target.sync()
+            finally:
+                target.close()
 
-    def may_be_healed(self, offset: int) -> bool:
-        """Whether the record at ``offset`` is damaged, and a replica may still give it."""
-        damage = self._damage.get(offset)
-        return damage is not None and damage.state is DamageState.HEALING
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether readers wait before some damaged range."""
-        return any(damage.wait_until_ms >= 0 for damage in self._damage.values())
-
-    def end_overdue_waits(self) -> None:
-        """Resume readers that have waited before a damaged range for as long as they may."""
-        now_ms = self._clock.monotonic_ms()
-        overdue = [damage for damage in self._damage.values() if 0 <= damage.wait_until_ms <= now_ms]
-        for damage in overdue:
-            damage.wait_until_ms = -1
-            reason = "no replica gave it in time"
-            facts = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
-            log.warning("a damaged message is passed over", extra=facts)
-        if overdue:
-            self.on_resolved()
-
-    def healed(self, damage: Damage) -> None:
-        """The range was written again, and verified."""
-        if self._damage.pop(damage.start, None) is not None:
-            counters, size = self.counters, damage.end - damage.start
-            self.counters = counters._replace(
-                healed=counters.healed + 1, healed_bytes=counters.healed_bytes + size
-            )  # fmt: skip
-            log.warning("a damaged message was healed from a replica", extra={"offset": damage.start, "bytes": size})
-            self.on_healed(damage.start, damage.end)
-        self.on_resolved()
-
-    def not_healed(self, damage: Damage, reason: str, *, is_lost: bool) -> None:
-        """No replica has it (``is_lost``), or it could not be written: readers step over it."""
-        if damage.start not in self._damage:
-            return
-        facts = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
-        damage.wait_until_ms = -1
-        if is_lost:
-            damage.state = DamageState.LOST
-            if not damage.was_lost:
-                damage.was_lost = True
-                self.counters = self.counters._replace(lost=self.counters.lost + 1)
-                log.error("a damaged message is lost: no replica has it; `gantry store verify` shows it", extra=facts)
-        else:
-            damage.state = DamageState.FOUND
-            log.warning("a damaged message was not healed yet", extra=facts)
-        self.on_resolved()
+        return rewrite
 
     def end_of_damage(self, offset: int) -> int:
         """Where the log is good again behind the damaged records that begin at ``offset``."""
-        end = offset
-        while (damage := self._damage.get(end)) is not None:
-            end = damage.end
+        end = self.damage.behind(offset)
         extent = self._log.at(end)
         if end > offset and (extent is None or self._begins(end, min(extent.end_offset, self._log.wrote))):
             return end
         return self._damage_end(end)
-
-    def rewritten(self, offset: int, size: int) -> None:
-        """A record that was damaged on the disk alone was written again from memory."""
-        counters = self.counters
-        self.counters = counters._replace(
-            found=counters.found + 1, found_bytes=counters.found_bytes + size,
-            healed=counters.healed + 1, healed_bytes=counters.healed_bytes + size,
-        )  # fmt: skip
-        facts = {"offset": offset, "bytes": size}
-        log.warning("a message that is damaged on the disk was written again from memory", extra=facts)
-
-    def found_good(self, start: int, end: int) -> None:
-        """``[start, end)`` was read and verified: nothing of it is damaged any more."""
-        if self._damage and any(start <= offset < end for offset in self._damage):
-            self.forget(start, end)
-            self.on_healed(start, end)
-            self.on_resolved()
-
-    def forget(self, start: int, end: int) -> None:
-        """Remove the damage recorded in ``[start, end)``, whose records were verified again."""
-        for offset in [offset for offset in self._damage if start <= offset < end]:
-            del self._damage[offset]
-
-    def cut(self, end: int) -> None:
-        """The log ends at ``end`` now: other records will lie behind it, none of which is damaged."""
-        for damage in list(self._damage.values()):
-            if damage.start >= end:
-                del self._damage[damage.start]
-            else:
-                damage.end = min(damage.end, end)
 
     def _damage_end(self, offset: int) -> int:
         """Where the first good record behind a damaged one begins; the file's end if there is none near."""

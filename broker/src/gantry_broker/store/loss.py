@@ -16,21 +16,12 @@ volume. Nothing of ours cuts the log without first having these files vouch for 
 log that begins anew are never taken for a loss. A checkpoint that RocketMQ has written since vouches for nothing.
 
     <root>/loss.json      a sealed document: what is missing, what was accepted, and where queues ended
-
-A *filler* is a log file that stands for one that is lost, so that the log has no gap and every reader steps over it:
-
-    | blank record: size of the whole file 4, magic 4 | mark 8 | state 1 | zeros ...... |
-
-A file of ours or of RocketMQ's never begins with a blank record, since every record fits into an empty file. Readers of
-both go from a blank record to the next file, whatever follows it. The mark tells people and programs what it is, and
-the state whether an operator has accepted the loss. It is copied to slaves like any other bytes, so that a replica of
-a log with an accepted hole has the same accepted hole.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, final
 
@@ -38,20 +29,15 @@ import msgspec
 
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.checkpoint import CheckpointFacts
+from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
-from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
 
 log = logging.getLogger(__name__)
 
 ACCEPTED_KEPT_MAX: Final = 100
 """Acceptances that are kept, newest last. Each is one decision of a person."""
-
-FILLER_MARK: Final = b"GANTRYLO"
-_MISSING: Final = b"m"
-_ACCEPTED: Final = b"a"
-FILLER_HEAD_BYTES: Final = BLANK_RECORD.size + len(FILLER_MARK) + 1
 
 
 class LossCause(StrEnum):
@@ -172,49 +158,84 @@ def describe_missing(missing: Sequence[LostRange]) -> str:
 
 
 @final
-class LossFile:
-    """Owned by whoever holds the store's lock. Reading and writing wait for the disk."""
+class LossKeeper:
+    """The record of what is missing, here and on the disk. Owned by whoever holds the store's lock.
 
-    def __init__(self, disk: Disk, root: str) -> None:
-        self._disk: Final = disk
+    All methods but ``is_brought_back`` wait for the disk. ``flush`` makes everything written durable.
+    """
+
+    def __init__(self, disk: Disk, root: str, commit_log: CommitLog, flush: Callable[[], int]) -> None:
         self.path: Final = f"{root}/loss.json"
+        self.record = LossRecord()
+        """What is missing in the log, and what an operator has accepted as lost."""
 
-    def read(self) -> LossRecord:
-        """The record; an empty one if nothing was ever lost. One that cannot be read is logged and set aside."""
+        self._disk: Final = disk
+        self._log: Final = commit_log
+        self._flush: Final = flush
+
+    def __repr__(self) -> str:
+        return f"<LossKeeper missing={missing_bytes(self.record.missing)}>"
+
+    def read(self) -> None:
+        """Take the record from the disk: an empty one if nothing was ever lost, or if it cannot be read."""
         try:
-            return read_sealed(self._disk, self.path, LossRecord) or LossRecord()
+            self.record = read_sealed(self._disk, self.path, LossRecord) or LossRecord()
         except ValueError as exc:
             log.error(
                 "loss.json is damaged: a loss that was not accepted yet, or its acceptance, may be forgotten",
                 extra={"path": self.path, "reason": str(exc)},
             )
-            return LossRecord()
 
     def write(self, record: LossRecord) -> None:
-        """Durable when this returns. Raises OSError; then the old one is still there."""
+        """Make ``record`` the known loss. Durable when this returns; after an ``OSError`` the old one holds."""
+        if record == self.record:
+            return
         if record == LossRecord():
             if self._disk.exists(self.path):
                 self._disk.remove(self.path)
                 self._disk.sync_directory(self.path.rpartition("/")[0])
-            return
-        write_sealed(self._disk, self.path, record)
+        else:
+            write_sealed(self._disk, self.path, record)
+        self.record = record
 
+    def record_missing(self, missing: list[LostRange], *queues: dict[str, dict[str, int]]) -> None:
+        """Write down what is missing before this start overwrites what says so. Raises OSError: then there is no start.
 
-def filler_head(file_size: int, *, is_accepted: bool) -> bytes:
-    """The first bytes of a filler; the others are zero."""
-    return BLANK_RECORD.pack(file_size, BLANK_MAGIC) + FILLER_MARK + (_ACCEPTED if is_accepted else _MISSING)
+        ``queues`` say where queues ended, each as far as it knows, and the furthest end counts. A hole that was there
+        before keeps the queue ends of then: those of now are what is left.
+        """
+        record = self.record
+        if record.missing and not missing:
+            log.info("missing log data is complete again", extra={"ranges": [str(lost) for lost in record.missing]})
+        ends: dict[str, dict[str, int]] = {}
+        for known in (*queues, record.queues if record.missing else {}):
+            for topic, of_topic in known.items():
+                of_queue = ends.setdefault(topic, {})
+                for queue_id, end in of_topic.items():
+                    of_queue[queue_id] = max(end, of_queue.get(queue_id, 0))
+        self.write(msgspec.structs.replace(record, missing=missing, queues=ends if missing else {}))
 
+    def is_brought_back(self) -> bool:
+        """Whether files are there again that the last start missed: queues and index may have dropped theirs."""
+        fillers = {base for base, _ in self._log.fillers}
+        return any(
+            (lost.cause is LossCause.HEAD and self._log.min_physical <= lost.start)
+            or (lost.cause is LossCause.MIDDLE and lost.start not in fillers)
+            for lost in self.record.missing
+        )
 
-def is_filler(head: bytes | memoryview, file_size: int) -> bool:
-    """Whether a log file that begins with ``head`` is a filler."""
-    return bytes(head[: FILLER_HEAD_BYTES - 1]) == filler_head(file_size, is_accepted=True)[:-1]
+    def check_missing(self) -> bool:
+        """Whether something is still missing, after bytes were fetched."""
+        if self.record.missing:
+            missing = [lost for lost in self.record.missing if not lost.is_at_end or lost.end > self._log.wrote]
+            self._flush()
+            self.record_missing(missing, {})
+        return bool(self.record.missing)
 
+    def forget_missing_end(self) -> None:
+        """A master was followed, and all that it has is here. What is missing in the middle still is."""
+        self.record_missing([lost for lost in self.record.missing if not lost.is_at_end], {})
 
-def is_zero(data: bytes | memoryview) -> bool:
-    """Whether there is nothing but zeros, as behind the head of a filler."""
-    return not any(data) if len(data) < 64 else bytes(data).count(0) == len(data)
-
-
-def is_accepted_filler(head: bytes | memoryview, file_size: int) -> bool:
-    """Whether it is one for a loss that was accepted."""
-    return bytes(head[:FILLER_HEAD_BYTES]) == filler_head(file_size, is_accepted=True)
+    def forget_missing(self) -> None:
+        """Nothing is missing any more. What was accepted stays known."""
+        self.write(msgspec.structs.replace(self.record, missing=[], queues={}))

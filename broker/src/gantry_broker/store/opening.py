@@ -209,6 +209,11 @@ class OpenPools:
                     extra={"crash_safe": False, "remedy": "set transientStorePoolPath"},
                 )
 
+    def rename(self, identity: StoreIdentity) -> None:
+        """Lend in the name of ``identity`` from now on. No buffer may be in use."""
+        if self.pool is not None:
+            self.pool.identity = identity
+
     def close(self) -> None:
         for pool in (self._previous, self.pool):
             if pool is not None:

@@ -55,7 +55,6 @@ class PointWriter:
         heads: HeadKeeper,
         identity: Callable[[], StoreIdentity],
     ) -> None:
-        self.deleted: dict[str, int] = {}
         self._settings: Final = settings
         self._clock: Final = clock
         self._log: Final = commit_log
@@ -158,7 +157,7 @@ class PointWriter:
         index_point = self._index.point() if self._index is not None else None
         index_files = self._index.ends() if self._index is not None else []
         is_indexed = self._index is not None and not self._index.is_behind
-        deleted = {topic: end for topic, end in self.deleted.items() if end > self._log.min_physical}
+        deleted = {topic: end for topic, end in self._queues.deleted.items() if end > self._log.min_physical}
         self._flusher.flush()
         self._queues.sync()
         if self._index is not None:

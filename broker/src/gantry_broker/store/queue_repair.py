@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -87,7 +87,6 @@ class QueueRepair:
         queues: QueueTable,
         *,
         seals: Seals,
-        deleted: Callable[[], Mapping[str, int]],
         delay_levels_ms: tuple[int, ...],
         monotonic_ms: Callable[[], int],
         repaired: Callable[[Collection[ConsumeQueue]], None],
@@ -104,7 +103,6 @@ class QueueRepair:
         self._log: Final = commit_log
         self._queues: Final = queues
         self._seals: Final = seals
-        self._deleted: Final = deleted
         self._delay_levels_ms: Final = delay_levels_ms
         self._monotonic_ms: Final = monotonic_ms
         self._repaired: Final = repaired
@@ -306,7 +304,7 @@ class QueueRepair:
             return None
         physical, size, tags_code = unit
         extent = self._log.at(physical)
-        if extent is None or physical < self._deleted().get(queue.topic, -1):
+        if extent is None or self._queues.is_deleted(queue.topic, physical):
             return None
         position = physical - extent.base_offset
         is_sealed = self._seals(physical).is_ours
@@ -327,7 +325,7 @@ class QueueRepair:
         name, topic_bytes, queue_id = queue.topic, queue.topic_bytes, queue.queue_id
         first, end = found.first, found.end
         found.is_found = bytearray(max(0, end - first))
-        deleted_before = self._deleted().get(name, -1)
+        deleted_before = self._queues.deleted.get(name, -1)
 
         def take(facts: RecordFacts, physical: int, size: int) -> None:
             nonlocal rebuilt

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final, final
@@ -25,6 +25,9 @@ from gantry_store_files.segments import segments_of
 from gantry_wire.names import path_component, topic_fault
 
 log = logging.getLogger(__name__)
+
+QUEUE_OFFSET_MAX: Final = (1 << 63) // CONSUME_UNIT_BYTES - 1
+"""A unit's place in its queue's files is a long, too."""
 
 
 @final
@@ -43,6 +46,12 @@ class QueueTable:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.tallies: Final[dict[str, Tally]] = {}
         """What was appended to each topic since this start."""
+
+        self.deleted: Mapping[str, int] = {}
+        """Deleted topics, and from where in the log on a message of such a name is of a new topic.
+
+        Replaced, never changed in place: ``gantry-point`` reads it.
+        """
 
         self.shortened: Final[deque[tuple[ConsumeQueue, int]]] = deque()
         """Queues with a file that another process has shortened, and the first unit that was cut off. Any thread."""
@@ -130,8 +139,46 @@ class QueueTable:
             found.setdefault(topic, []).append(queue_id)
         return found
 
-    def delete_topic(self, topic: str) -> bool:
-        """Drop all queues of ``topic`` and their files. False if there are none."""
+    def idle(self, log_begin: int) -> Iterator[ConsumeQueue]:
+        """Queues that had messages and have none any more: all that they held lay before ``log_begin``."""
+        for queue in self:
+            if queue.end == queue.readable_end > 0:
+                last = queue.unit(queue.end - 1)
+                if last is None or last[0] < log_begin:
+                    yield queue
+
+    def set_start_offset(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Let a queue that has never had a message begin at ``offset``. False where it has, or begins there anyway.
+
+        Raises ``StoreFull``, and ``ValueError`` for what cannot be a queue or a number.
+        """
+        if not 0 <= offset <= QUEUE_OFFSET_MAX:
+            raise ValueError(f"{offset} is not the number of a message")
+        queue = self.get_or_create(topic, queue_id)
+        if queue.files.files or not queue.min_offset == queue.end < offset:
+            return False
+        queue.set_start_offset(offset)
+        return True
+
+    def forget_sums(self) -> None:
+        """Know no sums of queues any more, as after a start: everything is verified record by record again."""
+        for queue in self:
+            queue.forget_sums()
+
+    def load_deleted(self, deleted: Mapping[str, int]) -> None:
+        """A recovery point knows these deleted topics."""
+        self.deleted = dict(deleted)
+
+    def is_deleted(self, topic: str, physical_offset: int) -> bool:
+        """Whether a message that lies there is of a topic that was deleted since."""
+        return physical_offset < self.deleted.get(topic, -1)
+
+    def cut_deleted(self, end: int) -> None:
+        """The log ends at ``end`` now: topics that were deleted behind it may come again before it."""
+        self.deleted = {topic: min(offset, end) for topic, offset in self.deleted.items()}
+
+    def delete_topic(self, topic: str, log_end: int) -> bool:
+        """Drop all queues of ``topic`` and their files: they lie before ``log_end``. False if none."""
         queues = [queue for queue in self if queue.topic == topic]
         for queue in queues:
             del self._queues[topic, queue.queue_id]
@@ -145,6 +192,8 @@ class QueueTable:
             with suppress(FileNotFoundError):
                 self._disk.remove_tree(directory)
             self._is_directory_dirty = True
+        if queues:
+            self.deleted = {**self.deleted, topic: log_end}
         return bool(queues)
 
     def trim(self, queue: ConsumeQueue, min_offset: int) -> tuple[MappedFile, ...]:

@@ -160,7 +160,7 @@ def read_messages(
         if count >= count_max or (count and total + size > bytes_max):
             break
         if size == FILLER_SIZE:
-            is_waiting = guard.must_wait_before_gap()
+            is_waiting = guard.damage.must_wait_before_gap()
             if is_waiting:
                 break
             status = ReadStatus.MESSAGE_WAS_REMOVING
@@ -268,7 +268,7 @@ def _without_damaged(guard: LogGuard, queue: ConsumeQueue, offset: int, body: by
 
 def _report(guard: LogGuard, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
     """The record of a message is damaged. True while reading should wait for a replica to give it."""
-    return guard.must_wait(physical, size, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset)
+    return guard.damage.must_wait(physical, size, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset)
 
 
 def _known_units(queue: ConsumeQueue, offset: int, end: int, known_end: KnownEnd) -> Iterator[tuple[int, int, int]]:

@@ -7,7 +7,7 @@ everything that is not as expected (a number that is not the next of its queue, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, final
 
@@ -36,12 +36,8 @@ class RecordTaker:
 
     def __init__(
         self, disk: Disk, commit_log: CommitLog, queues: QueueTable, index: Index | None,
-        delay_levels_ms: tuple[int, ...],
+        delay_levels_ms: tuple[int, ...], progress: Progress | None = None,
     ) -> None:  # fmt: skip
-        self.progress: Progress = lambda done, total: None
-        self.deleted: Mapping[str, int] = {}
-        """Deleted topics, and from where on a message of such a name is of a new topic."""
-
         self.index_end = -1
         """Messages at or before this physical offset are indexed."""
 
@@ -60,6 +56,7 @@ class RecordTaker:
         self._queues: Final = queues
         self._index: Final = index
         self._delay_levels_ms: Final = delay_levels_ms
+        self._progress: Final = progress
         self._plain: dict[tuple[bytes, int], ConsumeQueue | None] = {}
         """Queues of plain records; None for those that take the general way."""
 
@@ -90,7 +87,9 @@ class RecordTaker:
         self.records += records
         if self.records - self._told >= PROGRESS_RECORDS:
             self._told = self.records
-            self.progress(physical - self._log.min_physical, self._log.files.end_offset - self._log.min_physical)
+            if self._progress is not None:
+                begin = self._log.min_physical
+                self._progress(physical - begin, self._log.files.end_offset - begin)
 
     def _take(self, facts: RecordFacts, physical: int, size: int) -> None:
         try:
@@ -98,7 +97,7 @@ class RecordTaker:
         except ValueError:
             self.unknown_topics += 1
             return
-        is_deleted = physical < self.deleted.get(facts.topic, -1)
+        is_deleted = physical < self._queues.deleted.get(facts.topic, -1)
         if facts.is_queued and not is_deleted and (self._only is None or queue in self._only):
             self._put_unit(queue, facts.queue_offset, physical, size, facts.tags_code)
             if self.touched is not None:
@@ -179,7 +178,7 @@ class RecordTaker:
         """The queue whose plain records go the short way, or None."""
         name = topic.decode("utf-8", "replace")
         queue = None
-        if name != SCHEDULE_TOPIC and name not in self.deleted:
+        if name != SCHEDULE_TOPIC and name not in self._queues.deleted:
             with suppress(ValueError):
                 queue = self._queues.get_or_create(name, queue_id)
         if self._only is not None and queue not in self._only:

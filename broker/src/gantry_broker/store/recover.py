@@ -75,11 +75,14 @@ class Recovery:
 
     def __init__(
         self, disk: Disk, settings: StoreSettings, commit_log: CommitLog, queues: QueueTable, index: KeyIndex | None,
-        point_file: RecoveryPointFile,
+        point_file: RecoveryPointFile, progress: Progress | None,
     ) -> None:  # fmt: skip
         self._disk: Final = disk
         self._log: Final = commit_log
-        self._taker: Final = RecordTaker(disk, commit_log, queues, index, settings.delay_levels_ms)
+        self._queues: Final = queues
+        self._taker: Final = RecordTaker(
+            disk, commit_log, queues, index, settings.delay_levels_ms, progress
+        )  # fmt: skip
         self._derived: Final = DerivedFiles(
             disk, commit_log, queues, index, self._taker, settings.delay_levels_ms, point_file
         )
@@ -95,13 +98,11 @@ class Recovery:
         """Where the last record begins; -1 in an empty log."""
         return self._taker.tail
 
-    def run(self, found: FoundStore, progress: Progress | None) -> RecoveryReport:
+    def run(self, found: FoundStore) -> RecoveryReport:
         """Recover, and say what happened."""
         point, is_clean = found.point, found.is_clean
         commit_log, taker = self._log, self._taker
-        taker.deleted = dict(point.deleted) if point is not None else {}
-        if progress is not None:
-            taker.progress = progress
+        self._queues.load_deleted(point.deleted if point is not None else {})
         if not is_clean and commit_log.files.files:
             # Names that retention took away may be gone in the page cache only. Queues are cut to what is left of the
             # log, durably: if the names came back, their messages would be in no queue.

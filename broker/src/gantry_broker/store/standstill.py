@@ -36,7 +36,7 @@ def standstill(life: StoreLife) -> Iterator[CommitLog]:
         # No buffer may hold what is cut, nor the log miss what is not: all of it goes to the files first.
         life.flusher.flush()
         life.return_all()
-        log.drop_next()
+        log.next.drop()
         yield log
         log.start_at(log.wrote)
         life.log_end.set(log.wrote)
@@ -81,10 +81,10 @@ def restart_log(life: StoreLife, begin: int, epochs: Sequence[Epoch]) -> None:
         life.points.forget()
         life.vouch_for_nothing(begin)
         for topic in life.queues.topics():
-            life.queues.delete_topic(topic)
+            life.queues.delete_topic(topic, begin)
         if life.index is not None:
             life.index.remove_all()
-        life.points.deleted = {}
+        life.queues.load_deleted({})
         log.files.remove_from(0)
         log.files.sync_directory()
         _move_to(life, begin, begin, -1)
@@ -99,29 +99,28 @@ def accept_loss(life: StoreLife, by: str, now_ms: int) -> int:
     had its last messages there. The queues are durable first, then the decision. When it is cut off half way, a start
     finds the rest still missing and asks again.
     """
-    missing, queues = life.loss.missing, life.loss.queues
+    record = life.losses.record
+    missing, queues = record.missing, record.queues
     if not missing:
         return life.log.wrote
     accepted = [AcceptedLoss(lost.start, lost.end, lost.cause, now_ms, by) for lost in missing]
-    known = [
-        one for one in life.loss.accepted if (one.start, one.end) not in {(new.start, new.end) for new in accepted}
-    ]
+    known = [one for one in record.accepted if (one.start, one.end) not in {(new.start, new.end) for new in accepted}]
     kept = (known + accepted)[-ACCEPTED_KEPT_MAX:]
     at_end = max((lost.end for lost in missing if lost.is_at_end), default=0)
     with standstill(life) as log:
         assert life.dispatcher.dispatched == log.wrote, "what is here is in queues before their numbers go on"
         _fill_queues(life, queues, max(log.wrote - 1, 0))
         _finish_points(life, "the accepted loss could not be recorded")
-        life.write_loss(msgspec.structs.replace(life.loss, accepted=kept))
+        life.losses.write(msgspec.structs.replace(record, accepted=kept))
         log.accept_holes()
         if at_end > log.wrote:
             _, tail, _ = life.dispatcher.tail
             end = log.fill_to(at_end)
-            log.wrote = log.committed = log.flushed = end
-            life.dispatcher.tail, life.dispatcher.dispatched = (end, tail, log.last_timestamp_ms), end
+            log.move_to(end)
+            life.dispatcher.start_at(end, tail, log.last_timestamp_ms)
         _finish_points(life, "the accepted loss could not be recorded")
         life.adopt_epochs(life.identity.epochs)
-        life.write_loss(msgspec.structs.replace(life.loss, missing=[], queues={}))
+        life.losses.forget_missing()
     return log.wrote
 
 
@@ -151,12 +150,9 @@ def _forget_derived(life: StoreLife, end: int) -> None:
 def _move_to(life: StoreLife, end: int, shown: int, tail: int) -> None:
     """Every position says ``end``; so do recovery point and checkpoint, or the next start would call a cut a loss."""
     log = life.log
-    life.dispatcher.tail = (shown, tail, log.last_timestamp_ms)
-    life.dispatcher.dispatched = shown
-    # Topics that were deleted behind the end may come again before it.
-    life.points.deleted = {topic: min(offset, end) for topic, offset in life.points.deleted.items()}
-    log.wrote = log.committed = log.flushed = end
-    log.blanks = {base: start for base, start in log.blanks.items() if start < end}
+    life.dispatcher.start_at(shown, tail, log.last_timestamp_ms)
+    life.queues.cut_deleted(end)
+    log.move_to(end)
     _finish_points(life, "what is derived of the log could not be cut")
 
 

@@ -120,7 +120,7 @@ class BrokerHandlers:
         mode = command.ext.get(READ_MODE_FIELD, "")
         if mode not in READ_MODES:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"{READ_MODE_FIELD} is 0 (read ahead) or 1 (do not)")
-        self._core.store.read_in_order(READ_MODES[mode])
+        self._core.store.log.files.read_in_order(READ_MODES[mode])
         log.info("how the log is read was changed", extra={"is_read_ahead": READ_MODES[mode]})
         return command.reply(remark=f"set commitlog readahead mode success, mode: {mode}")
 
@@ -134,7 +134,7 @@ class BrokerHandlers:
         store, stats, settings = core.store, core.stats, core.settings
         now_ms = core.clock.wall_ms()
         totals, days = core.statistics.totals(), stats.days
-        missing, damaged = store.loss.missing, store.guard.damaged
+        missing, damaged = store.loss.missing, store.guard.damage.damaged
         table: dict[str, object] = {
             "brokerActive": "true" if core.gate.sends is None else "false",
             "brokerVersion": PROTOCOL_VERSION,
@@ -164,16 +164,16 @@ class BrokerHandlers:
             "putMessageDistributeTime": stats.times.distribution(),
             "putLatency99": f"{stats.times.within_ms(0.99):.2f}",
             "putLatency999": f"{stats.times.within_ms(0.999):.2f}",
-            "commitLogMinOffset": store.min_physical,
-            "commitLogMaxOffset": store.wrote,
-            "dispatchBehindBytes": store.wrote - store.dispatched,
+            "commitLogMinOffset": store.log.min_physical,
+            "commitLogMaxOffset": store.log.wrote,
+            "dispatchBehindBytes": store.log.wrote - store.dispatcher.dispatched,
             "dispatchMaxBuffer": 0,
-            "remainHowManyDataToCommit": bytes_text(store.wrote - store.committed),
-            "remainHowManyDataToFlush": bytes_text(store.wrote - store.flushed),
+            "remainHowManyDataToCommit": bytes_text(store.log.wrote - store.log.committed),
+            "remainHowManyDataToFlush": bytes_text(store.log.wrote - store.log.flushed),
             "commitLogDirCapacity": self._capacity(),
-            "flushBehindBytes": store.wrote - store.flushed,
-            "commitLogSyncs": store.sync_count,
-            "remainTransientStoreBufferNumbs": store.pool_status.free if store.pool_status.total else NO_BUFFERS,
+            "flushBehindBytes": store.log.wrote - store.log.flushed,
+            "commitLogSyncs": store.log.sync_count,
+            "remainTransientStoreBufferNumbs": store.pools.status.free if store.pools.status.total else NO_BUFFERS,
             "earliestMessageTimeStamp": self._earliest_ms(),
             "startAcceptSendRequestTimeStamp": 0,
             "pageCacheLockTimeMills": 0,
@@ -212,7 +212,7 @@ class BrokerHandlers:
         return {name: str(value) for name, value in table.items()}
 
     def _earliest_ms(self) -> int:
-        record = self._core.store.message_at(self._core.store.min_physical)
+        record = self._core.store.guard.message_at(self._core.store.log.min_physical)
         return -1 if record is None else record_store_timestamp(record)
 
     def _capacity(self) -> str:

@@ -116,7 +116,7 @@ class Retention:
         """Check the room for the first send, and complete a deletion that a crash has interrupted."""
         await self._check_space()
         try:
-            await self._remove_before(self._core.store.min_physical)
+            await self._remove_before(self._core.store.log.min_physical)
         except OSError as error:
             self._report_trouble(NOT_DELETED, error)
 
@@ -139,7 +139,7 @@ class Retention:
         """Keep by when the last messages were stored. `run` has ended."""
         clock, now, store = self._time, self._reading(), self._core.store
         if clock is not None:
-            clock.observe(now, log_begin=store.min_physical, log_end=store.wrote)
+            clock.observe(now, log_begin=store.log.min_physical, log_end=store.log.wrote)
             self._recorded = None
             await self._keep(clock, now)
 
@@ -157,14 +157,14 @@ class Retention:
         self._flow.refuse_all(disk_full(space) if is_full else None)
         if is_full != was_refusing:
             self._report_refusal(space)
-        if not core.gate.is_still and store.is_next_file_wanted and has_room_for(space, self._file_size):
-            store.make_next_file()
+        if not core.gate.is_still and store.log.is_next_file_wanted and has_room_for(space, self._file_size):
+            store.log.preallocate()
 
     def _room(self) -> RoomFacts:
         return RoomFacts(
             space=self._space,
             file_size=self._file_size,
-            is_next_file_wanted=self._core.store.is_next_file_wanted,
+            is_next_file_wanted=self._core.store.log.is_next_file_wanted,
             was_refusing=self._flow.standing is not None,
         )
 
@@ -186,7 +186,7 @@ class Retention:
         self._manual_rounds -= is_manual
         now = self._reading()
         clock = await self._own_clock(now)
-        own_ms = clock.observe(now, log_begin=store.min_physical, log_end=store.wrote)
+        own_ms = clock.observe(now, log_begin=store.log.min_physical, log_end=store.log.wrote)
         await self._keep(clock, now)
         facts = RetentionFacts(
             files=[file._replace(newest_ms=clock.stored_by(file.end_offset, file.newest_ms)) for file in files],
@@ -200,8 +200,8 @@ class Retention:
         if plan.reason is Reason.NOTHING_DUE and not clock.is_doubtful:
             self._is_hour_owed = False
         self._report_held(plan, oldest)
-        if plan.delete_before > store.min_physical or store.removal.waiting_count:
-            await self._remove_before(max(plan.delete_before, store.min_physical), plan.reason)
+        if plan.delete_before > store.log.min_physical or store.removal.waiting_count:
+            await self._remove_before(max(plan.delete_before, store.log.min_physical), plan.reason)
             await self._check_space()
 
     async def _oldest_unconsumed(self) -> Unconsumed | None:
@@ -232,7 +232,9 @@ class Retention:
         if self._time is None:
             store = self._core.store
             record = await in_thread(self._read_record)
-            self._time = RetentionClock(now, newest_ms=store.last_timestamp_ms, log_end=store.wrote, record=record)
+            self._time = RetentionClock(
+                now, newest_ms=store.log.last_timestamp_ms, log_end=store.log.wrote, record=record
+            )
         return self._time
 
     def _read_record(self) -> RetentionRecord | None:
@@ -270,7 +272,7 @@ class Retention:
     async def _remove_before(self, offset: int, reason: Reason = Reason.NOTHING_DUE) -> None:
         """Delete what lies before ``offset``. Raises OSError; then the rest of it is done by the next call."""
         store = self._core.store
-        begin = store.min_physical
+        begin = store.log.min_physical
         trims = await in_thread(lambda: store.removal.measure(offset))
         count = store.removal.retire(offset, trims)
         if count:
@@ -297,7 +299,7 @@ class Retention:
     async def _clean_queues(self, command: Command) -> Command:
         async with self._round:
             try:
-                await self._remove_before(self._core.store.min_physical)
+                await self._remove_before(self._core.store.log.min_physical)
             except OSError as error:
                 return command.reply(ResponseCode.SYSTEM_ERROR, f"old files could not be deleted: {error}")
         return command.reply()

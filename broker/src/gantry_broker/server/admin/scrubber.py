@@ -24,7 +24,7 @@ import msgspec
 from gantry_broker.errors import StoreError
 from gantry_broker.ports.disk import Disk
 from gantry_broker.server.core.broker_core import BrokerCore
-from gantry_broker.store.integrity import Integrity
+from gantry_broker.store.damage import Integrity
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Scrubber:
             try:
                 done = await self.step()
             except (OSError, StoreError) as error:
-                if self.position < self._core.store.min_physical:
+                if self.position < self._core.store.log.min_physical:
                     continue  # it has expired meanwhile
                 facts = {"offset": self.position, "reason": str(error)}
                 log.error("a part of the log cannot be read by the scrubber and was left out", extra=facts)
@@ -113,7 +113,7 @@ class Scrubber:
         store, loop = self._core.store, asyncio.get_running_loop()
         if self._is_still() or not self._begin_pass(loop.time()):
             return 0
-        start, end = self.position, store.flushed
+        start, end = self.position, store.log.flushed
         if start >= end:
             await self._end_pass()
             return 0
@@ -123,10 +123,10 @@ class Scrubber:
         identity = store.identity
         data = await self._read(base, start, min(READ_BYTES, stop - start))
         verified = await self._verify(data, start)
-        if self._is_still() or store.identity is not identity or start < store.min_physical:
+        if self._is_still() or store.identity is not identity or start < store.log.min_physical:
             return len(data)  # the log was cut or changed meanwhile: what was read says nothing of it
         place = start + verified
-        store.guard.found_good(start, place)
+        store.guard.damage.found_good(start, place)
         if not verified:
             place = await self._look_closer(base, start, stop)
         self.position = place
@@ -147,17 +147,17 @@ class Scrubber:
             if self.passes and now - self._pass_began_at < PASS_INTERVAL_S:
                 return False
             self._is_pass_begun, self._pass_began_at = True, now
-        if not store.min_physical <= self.position <= store.flushed:
-            self.position = store.min_physical
+        if not store.log.min_physical <= self.position <= store.log.flushed:
+            self.position = store.log.min_physical
         return True
 
     async def _end_pass(self) -> None:
         self._is_pass_begun = False
         self.passes += 1
         self.pass_ended_wall_ms = self._core.clock.wall_ms()
-        facts = {"end": self.position, "damaged": len(self._core.store.guard.damaged)}
+        facts = {"end": self.position, "damaged": len(self._core.store.guard.damage.damaged)}
         log.info("the log is scrubbed", extra=facts)
-        self.position = self._core.store.min_physical
+        self.position = self._core.store.log.min_physical
         await self._keep()
 
     async def _read(self, base: int, start: int, length: int) -> bytes:
@@ -190,17 +190,17 @@ class Scrubber:
             if guard.is_good_now(start, start + size):
                 # The page cache has it as it ought to be: only the media is wrong.
                 return await self._write_again(start, size)
-        guard.report(start)
+        guard.damage.report(start)
         return guard.end_of_damage(start)
 
     async def _write_again(self, start: int, size: int) -> int:
         store = self._core.store
         async with self._quiet:
-            view = store.log_view(start)[:size]
+            view = store.log.view(start)[:size]
             data = bytes(view)
             if store.guard.is_whole(data, start):
-                await asyncio.to_thread(store.rewriting(start, data))
-                store.guard.rewritten(start, size)
+                await asyncio.to_thread(store.guard.rewriting(start, data))
+                store.guard.damage.rewritten(start, size)
         return start + size
 
     def _to_next_file(self) -> int:

@@ -16,11 +16,12 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol, final
+from typing import Final, NamedTuple, final
 
 from gantry_broker.server.admin.status_thread import LastError, OpenPage, PageThread
-from gantry_broker.store.integrity import Integrity
-from gantry_broker.store.loss import LossRecord, missing_bytes
+from gantry_broker.store.damage import Integrity
+from gantry_broker.store.loss import missing_bytes
+from gantry_broker.store.message_store import MessageStore
 from gantry_status import (
     PUBLISH_INTERVAL_MS,
     LogRange,
@@ -36,53 +37,6 @@ from gantry_status import (
 from gantry_wire.version import VERSION
 
 FINISH_TIMEOUT_S: Final = 1.0
-
-
-class PoolFacts(Protocol):
-    """The write buffers in one look."""
-
-    @property
-    def medium(self) -> str: ...
-    @property
-    def total(self) -> int: ...
-    @property
-    def free(self) -> int: ...
-    @property
-    def is_crash_safe(self) -> bool: ...
-
-
-class IdentityFacts(Protocol):
-    """Who the store is."""
-
-    @property
-    def uuid(self) -> str: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def epoch(self) -> int: ...
-
-
-class StoreFacts(Protocol):
-    """What the page says about a store that is open."""
-
-    @property
-    def wrote(self) -> int: ...
-    @property
-    def committed(self) -> int: ...
-    @property
-    def flushed(self) -> int: ...
-    @property
-    def confirmed(self) -> int: ...
-    @property
-    def dispatched(self) -> int: ...
-    @property
-    def min_physical(self) -> int: ...
-    @property
-    def pool_status(self) -> PoolFacts: ...
-    @property
-    def identity(self) -> IdentityFacts: ...
-    @property
-    def loss(self) -> LossRecord: ...
 
 
 class ServerFacts(NamedTuple):
@@ -116,7 +70,7 @@ class StatusPublisher:
     def __init__(self, path: str, broker_name: str, *, open_page: OpenPage | None = PageWriter) -> None:
         """Without ``open_page`` nothing is published."""
         self.phase = Phase.STARTING
-        self._store: StoreFacts | None = None
+        self._store: MessageStore | None = None
         self._server: Callable[[], ServerFacts] = ServerFacts
         self._last_error: Final = LastError()
         self._recovery: tuple[int, int] | None = None
@@ -142,7 +96,7 @@ class StatusPublisher:
         if self._thread is not None:
             self._thread.open(self.snapshot())
 
-    def publish_store(self, store: StoreFacts) -> None:
+    def publish_store(self, store: MessageStore) -> None:
         """Publish the positions of ``store`` from now on: it is open, and before that they are not true."""
         self._store = store
 
@@ -213,17 +167,19 @@ class StatusPublisher:
             common = replace(common, **server.integrity._asdict())
         return common if store is None else self._with_store(common, store, server)
 
-    def _with_store(self, status: Status, store: StoreFacts, server: ServerFacts) -> Status:
+    def _with_store(self, status: Status, store: MessageStore, server: ServerFacts) -> Status:
         if self.phase is Phase.SERVING:
-            self._min_physical = store.min_physical  # a store that closes has no files any more
-        pool, identity = store.pool_status, store.identity
+            self._min_physical = store.log.min_physical  # a store that closes has no files any more
+        pool, identity = store.pools.status, store.identity
         return replace(
             status,
-            wrote=store.wrote,
-            committed=store.committed,
-            flushed=store.flushed,
+            wrote=store.log.wrote,
+            committed=store.log.committed,
+            flushed=store.log.flushed,
             # A slave that leaves takes its voice along, but nothing from consumers: what was shown stays shown.
-            confirmed=max(store.confirmed, store.dispatched) if server.confirmed is None else server.confirmed,
+            confirmed=max(store.positions.confirmed, store.dispatcher.dispatched)
+            if server.confirmed is None
+            else server.confirmed,
             min_physical=self._min_physical,
             epoch=identity.epoch,
             generation=identity.generation,

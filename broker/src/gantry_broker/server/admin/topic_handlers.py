@@ -97,7 +97,7 @@ def topic_stats(core: BrokerCore, command: Command, connection: Connection) -> C
     config = _config_of(core, topic)
     table: dict[ObjectKey, Any] = {}
     for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
-        queue = core.store.find_queue(topic, queue_id)
+        queue = core.store.queues.get(topic, queue_id)
         minimum, maximum = (0, 0) if queue is None else (queue.min_offset, queue.readable_end)
         newest = core.store.store_time(topic, queue_id, maximum - 1) if maximum > minimum else 0
         table[queue_key(topic, core.settings.broker_name, queue_id)] = {
@@ -180,7 +180,7 @@ def clean_unused_topics(core: BrokerCore, command: Command, connection: Connecti
     if core.is_slave():
         return command.reply()
     topics = core.topics
-    unused = [topic for topic in core.store.topics() if topic not in topics and not topics.is_system(topic)]
+    unused = [topic for topic in core.store.queues.topics() if topic not in topics and not topics.is_system(topic)]
     for topic in unused:
         core.routes.forget(topic)
         core.store.delete_topic(topic)

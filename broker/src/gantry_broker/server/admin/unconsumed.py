@@ -41,7 +41,7 @@ async def oldest_unconsumed(core: BrokerCore, delivered: Mapping[int, int]) -> U
     oldest: Unconsumed | None = None
     committed = core.offsets.groups_by_topic()
     count = 0
-    for topic, queue_ids in core.store.topics().items():
+    for topic, queue_ids in core.store.queues.topics().items():
         groups = consumers_of(core, topic, committed.get(topic, ()))
         if groups is None:
             continue
@@ -49,7 +49,7 @@ async def oldest_unconsumed(core: BrokerCore, delivered: Mapping[int, int]) -> U
             count += 1
             if count % QUEUES_PER_TURN == 0:
                 await asyncio.sleep(0)
-            queue = core.store.find_queue(topic, queue_id)
+            queue = core.store.queues.get(topic, queue_id)
             found = None if queue is None else first_of_queue(core, queue, groups, delivered)
             if found is not None and (oldest is None or found.physical_offset < oldest.physical_offset):
                 oldest = found

@@ -59,7 +59,7 @@ def topics_of(store: MessageStore) -> TopicAt:
     """A look-up in a store that is open and belongs to the caller's thread."""
 
     def topic_at(offset: int) -> str | None:
-        record = store.message_at(offset) if offset >= 0 else None
+        record = store.guard.message_at(offset) if offset >= 0 else None
         if record is None:
             return None
         try:
@@ -75,8 +75,8 @@ def topics_of(store: MessageStore) -> TopicAt:
 
 def is_in_its_queue(store: MessageStore, message: StoredMessage, offset: int) -> bool:
     """Whether the queue that a record names has it where it was found."""
-    if offset >= store.dispatched:
+    if offset >= store.dispatcher.dispatched:
         return message.topic == names.HALF_TOPIC
-    queue = store.find_queue(message.topic, message.queue_id)
+    queue = store.queues.get(message.topic, message.queue_id)
     unit = None if queue is None else queue.unit(message.queue_offset)
     return unit is not None and unit[0] == offset

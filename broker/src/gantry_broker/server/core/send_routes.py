@@ -188,7 +188,7 @@ class SendRoutes:
 
     def slot(self, route: SendRoute, queue_id: int) -> QueueSlot:
         """The slot of a queue that is sent to for the first time."""
-        slot = QueueSlot(self._store.queue(route.topic, queue_id), self.template(queue_id))
+        slot = QueueSlot(self._store.queues.get_or_create(route.topic, queue_id), self.template(queue_id))
         route.slots[queue_id] = slot
         return slot
 

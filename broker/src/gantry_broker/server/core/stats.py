@@ -14,9 +14,10 @@ RocketMQ, whose tools take the differences for the messages of a day; before the
 import time
 from bisect import bisect_right
 from collections import deque
-from typing import Final, NamedTuple, Protocol, final
+from typing import Final, NamedTuple, final
 
 from gantry_broker.server.core.refusals import Refusals
+from gantry_broker.store.message_store import MessageStore
 
 SAMPLE_INTERVAL_S: Final = 1
 SAMPLES_MAX: Final = 601
@@ -128,13 +129,6 @@ class DailyTotals:
         self.yesterday_morning, self.today_morning = self.today_morning, totals
 
 
-class Positions(Protocol):
-    """What the counters read of the store."""
-
-    @property
-    def wrote(self) -> int: ...
-
-
 @final
 class BrokerStats:
     """Owned by the event loop; `sample` is called once a second."""
@@ -162,10 +156,10 @@ class BrokerStats:
         """So many messages were refused by the store."""
         self.put_failures += count
 
-    def put(self, count: int, store: Positions) -> None:
+    def put(self, count: int, store: MessageStore) -> None:
         """So many messages were appended."""
         self.put_count += count
-        wrote = store.wrote
+        wrote = store.log.wrote
         if self._last_wrote >= 0:
             self.put_bytes += wrote - self._last_wrote
         self._last_wrote = wrote

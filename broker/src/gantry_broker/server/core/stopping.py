@@ -14,24 +14,14 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from gantry_broker.errors import BrokerError
+from gantry_broker.store.commit_log import CommitLog
 
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S: Final = 1.0
-
-
-class LogPositions(Protocol):
-    """How far a log has got."""
-
-    @property
-    def wrote(self) -> int: ...
-    @property
-    def committed(self) -> int: ...
-    @property
-    def flushed(self) -> int: ...
 
 
 @final
@@ -39,7 +29,7 @@ class StopTimeout(BrokerError):
     """The store could not be closed in time. End the process with a non-zero code; join nothing, it may hang."""
 
 
-async def finish_within(work: Callable[[], object], positions: LogPositions, timeout_s: float) -> None:
+async def finish_within(work: Callable[[], object], positions: CommitLog, timeout_s: float) -> None:
     """Run ``work``, which waits for the disk, and say once a second what is left. Raises ``StopTimeout``."""
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -55,7 +45,7 @@ async def finish_within(work: Callable[[], object], positions: LogPositions, tim
     working.result()
 
 
-def left(positions: LogPositions) -> dict[str, int | str]:
+def left(positions: CommitLog) -> dict[str, int | str]:
     """What is not on the disk yet, and what is not even in the file."""
     wrote, committed, flushed = positions.wrote, positions.committed, positions.flushed
     return {

@@ -88,14 +88,14 @@ class DelayProgress:
     def advance(self, level: int, offset: int) -> None:
         """What is before ``offset`` is delivered, and its copies are the end of the log."""
         self._delivered[level] = offset
-        self._put(level, Step(self._core.store.wrote, offset, is_ours=True))
+        self._put(level, Step(self._core.store.log.wrote, offset, is_ours=True))
         self._core.persistence.mark(TABLE, now=False)
 
     def settled(self) -> dict[int, int]:
         """Up to where each level is delivered for good."""
         store = self._core.store
-        flushed = store.flushed
-        confirmed = min(flushed, store.confirmed)
+        flushed = store.log.flushed
+        confirmed = min(flushed, store.positions.confirmed)
         for level, steps in self._steps.items():
             while steps and steps[0].end <= (confirmed if steps[0].is_ours else flushed):
                 self._settled[level] = steps.popleft().offset
@@ -147,7 +147,7 @@ class DelayProgress:
         Called when the log was cut to what both have, and before anything of the master's is appended.
         """
         self._waiting.clear()
-        wrote, settled = self._core.store.wrote, self.settled()
+        wrote, settled = self._core.store.log.wrote, self.settled()
         for level, steps in self._steps.items():
             safe = [step for step in steps if not step.is_ours and step.end <= wrote]
             self._steps[level] = deque(safe)
@@ -159,10 +159,10 @@ class DelayProgress:
         Nor may new messages be skipped because a level was delivered further than its queue now goes.
         """
         store = self._core.store
-        self.reach(store.wrote)
+        self.reach(store.log.wrote)
         self._waiting.clear()
         for level, offset in self._delivered.items():
-            queue = store.find_queue(names.SCHEDULE_TOPIC, level - 1)
+            queue = store.queues.get(names.SCHEDULE_TOPIC, level - 1)
             end = 0 if queue is None else queue.end
             if offset > end:
                 facts = {"level": level, "old": offset, "end": end}

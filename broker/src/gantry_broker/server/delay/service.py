@@ -120,7 +120,7 @@ class DelayService:
         self._healed: set[int] = set()
         """Places of delayed messages that were damaged, and are good again."""
 
-        core.store.on_healed_record.append(self._healed_record)
+        core.store.repair.on_healed_record.append(self._healed_record)
         self._next_ms = 0
         """When the first message of all levels is due, as far as the pass under way has seen."""
 
@@ -131,7 +131,7 @@ class DelayService:
         """For every level used so far: (delivered up to, end of its queue)."""
         found: dict[int, tuple[int, int]] = {}
         for level in self._levels():
-            queue = self._core.store.find_queue(names.SCHEDULE_TOPIC, level - 1)
+            queue = self._core.store.queues.get(names.SCHEDULE_TOPIC, level - 1)
             if queue is not None:
                 found[level] = (self.progress.offset(level), queue.end)
         return found
@@ -179,7 +179,7 @@ class DelayService:
     def _deliver_slice(self, level: int) -> bool:
         """Deliver what is due of one level, at most a slice. True when more than that is due."""
         store, progress = self._core.store, self.progress
-        queue = store.find_queue(names.SCHEDULE_TOPIC, level - 1)
+        queue = store.queues.get(names.SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return False
         offset = max(progress.offset(level), queue.min_offset)
@@ -231,7 +231,7 @@ class DelayService:
 
     def _deliver_once(self, physical_offset: int) -> None:
         store = self._core.store
-        record = store.message_at(physical_offset, is_known=True)
+        record = store.guard.message_at(physical_offset, is_known=True)
         message = None if record is None else decode_record(record)
         if record is None or message is None or message.topic != names.SCHEDULE_TOPIC:
             return
@@ -254,13 +254,13 @@ class DelayService:
         unique, topic = message.properties.get(keys.UNIQUE_KEY), message.properties.get(keys.REAL_TOPIC)
         if not unique or not topic or not self._core.store.has_index:
             return False
-        found, _, _ = self._core.store.query_keys(topic, unique, COPIES_MAX, 0, 1 << 62)
+        found, _, _ = self._core.store.keys.records(topic, unique, COPIES_MAX, 0, 1 << 62)
         return not any(_is_copy(decode_record(record), message, topic) for record in found)
 
     def _deliverable(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, which consumers know of from now on if they did not."""
         self._core.topics.widen(topic, queue_id)
-        return self._core.store.queue(topic, queue_id)
+        return self._core.store.queues.get_or_create(topic, queue_id)
 
     def _worth_reading(self, level: int, queue: ConsumeQueue, offset: int, *, now_ms: int, delay_ms: int) -> int:
         """How many messages from ``offset`` on are due as far as their units say, at most a slice."""

@@ -36,7 +36,7 @@ def find_offset(core: BrokerCore, command: Command, connection: Connection) -> C
     query = QueryConsumerOffset.read(command.ext)
     offset = core.offsets.find(query.consumer_group, query.topic, query.queue_id)
     if offset is None:
-        queue = core.store.find_queue(query.topic, query.queue_id)
+        queue = core.store.queues.get(query.topic, query.queue_id)
         starts_at_zero = queue is None or queue.min_offset <= 0
         if query.set_zero_if_not_found is False or not starts_at_zero:
             return command.reply(
@@ -75,14 +75,14 @@ def search_offset(core: BrokerCore, command: Command, connection: Connection) ->
 @handles(RequestCode.GET_MAX_OFFSET)
 def find_max_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
     address = QueueAddress.read(command.ext)
-    queue = core.store.find_queue(address.topic, address.queue_id)
+    queue = core.store.queues.get(address.topic, address.queue_id)
     return command.reply(ext=OffsetResult(offset=0 if queue is None else queue.readable_end).write())
 
 
 @handles(RequestCode.GET_MIN_OFFSET)
 def find_min_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
     address = QueueAddress.read(command.ext)
-    queue = core.store.find_queue(address.topic, address.queue_id)
+    queue = core.store.queues.get(address.topic, address.queue_id)
     return command.reply(ext=OffsetResult(offset=0 if queue is None else queue.min_offset).write())
 
 
@@ -174,7 +174,7 @@ def group_time_spans(core: BrokerCore, command: Command, connection: Connection)
 
 def _span(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, Any]:
     store = core.store
-    queue = store.find_queue(topic, queue_id)
+    queue = store.queues.get(topic, queue_id)
     first, end = (0, 0) if queue is None else (queue.min_offset, queue.readable_end)
     consumed = core.offsets.find(group, topic, queue_id) or 0
     earliest = store.earliest_time(topic, queue_id)
@@ -204,7 +204,7 @@ def _queue_table(core: BrokerCore, group: str, topic: str, count: int) -> dict[O
 
 def _queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, int]:
     store, offsets = core.store, core.offsets
-    queue = store.find_queue(topic, queue_id)
+    queue = store.queues.get(topic, queue_id)
     end = 0 if queue is None else queue.readable_end
     consumed = max(0, offsets.find(group, topic, queue_id) or 0)
     last = store.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0

@@ -108,7 +108,7 @@ class ResetHandlers:
         return self._core.store.offset_by_time(topic, queue_id, timestamp_ms)
 
     def _range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        queue = self._core.store.find_queue(topic, queue_id)
+        queue = self._core.store.queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.readable_end)
 
     def _table(self, topic: str, offsets: dict[int, int]) -> bytes:

@@ -129,7 +129,7 @@ class PullHandlers:
             result = self._read_now(pull, offset, wanted)
         except QueueRebuilding:
             # Nothing yet at this place: the pull is held, or asks again, and is woken when the queue is right.
-            queue = self._core.store.queue(pull.topic, pull.queue_id)
+            queue = self._core.store.queues.get_or_create(pull.topic, pull.queue_id)
             result = ReadResult(ReadStatus.OFFSET_FOUND_NULL, offset, queue.min_offset, queue.readable_end)
         self._read_ms = int((self._loop.time() - began) * 1000)
         return result

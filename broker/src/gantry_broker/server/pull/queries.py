@@ -63,7 +63,7 @@ def query_messages(core: BrokerCore, command: Command, connection: Connection) -
     is_unique = command.ext.get(UNIQUE_KEY_QUERY) == "true"
     count_max = UNIQUE_QUERY_MESSAGES if is_unique else max(0, min(query.max_num, QUERY_MESSAGES_MAX))
     store = core.store
-    matches = store.key_matches(
+    matches = store.keys.matches(
         query.topic, query.key, MATCHES_MAX if count_max else 0, query.begin_timestamp, query.end_timestamp
     )
     come_so_far = QueryMessageResult(
@@ -104,7 +104,7 @@ def view_message(core: BrokerCore, command: Command, connection: Connection) -> 
 
 def shown_record(store: MessageStore, offset: int) -> bytes | None:
     """The record at `offset`, if consumers may see it; they may see no half message, even by its place."""
-    data = store.message_at(offset) if 0 <= offset < store.dispatched else None
+    data = store.guard.message_at(offset) if 0 <= offset < store.dispatcher.dispatched else None
     return None if data is None or decode_record(data).topic in names.UNSHOWN_TOPICS else data
 
 
@@ -133,7 +133,7 @@ def fitting(records: Iterator[bytes], count_max: int) -> list[bytes]:
 def query_consume_queue(core: BrokerCore, command: Command, connection: Connection) -> Command:
     request = QueryConsumeQueue.read(command.ext)
     topic, queue_id, index = request.topic, request.queue_id, request.index
-    queue = core.store.find_queue(topic, queue_id)
+    queue = core.store.queues.get(topic, queue_id)
     if queue is None:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic[:300]} is not exist!")
     if not queue.min_offset <= index < queue.readable_end:

@@ -45,12 +45,12 @@ class ReplicationHandlers:
             "haConnectionInfo": slaves,
             "inSyncSlaveNums": sum(slave["inSync"] for slave in slaves),
             "master": is_master,
-            "masterCommitLogMaxOffset": self._core.store.wrote if is_master else 0,
+            "masterCommitLogMaxOffset": self._core.store.log.wrote if is_master else 0,
         }
         return command.reply(body=dumps(document))
 
     def _slaves(self) -> list[dict[str, Any]]:
-        wrote = self._core.store.wrote
+        wrote = self._core.store.log.wrote
         gap_max = self._core.settings.ha.gap_bytes_max
         found: list[dict[str, Any]] = []
         for stream in self._replication.master.server.streams:
@@ -79,7 +79,7 @@ class ReplicationHandlers:
             "lastReadTimestamp": 0,
             "lastWriteTimestamp": 0,
             "masterFlushOffset": 0,
-            "maxOffset": store.wrote if is_slave else 0,
+            "maxOffset": store.log.wrote if is_slave else 0,
             "transferredByteInSecond": self._replication.speeds.own if is_slave else 0,
         }
         if follower is not None:
@@ -101,7 +101,7 @@ class ReplicationHandlers:
         settings = self._core.settings
         answer = HaExchange(
             master_ha_address=settings.ha_address,
-            master_flush_offset=self._core.store.flushed,
+            master_flush_offset=self._core.store.log.flushed,
             master_address=settings.master_address,
         )
         return command.reply(ext=answer.write())
@@ -132,7 +132,7 @@ def broker_suggester(
         is_far = (
             settings.ha.is_slave_read_suggested
             and len(body) >= _PHYSICAL.size
-            and store.wrote - _PHYSICAL.unpack_from(body)[0] > far_bytes
+            and store.log.wrote - _PHYSICAL.unpack_from(body)[0] > far_bytes
         )
         if roles.role is HaRole.SLAVE:
             follower = replication.slave.follower

@@ -162,12 +162,12 @@ class MasterReplication:
     @property
     def are_slaves_level(self) -> bool:
         """Whether every slave that is connected has everything."""
-        return all(slave.received >= self._store.wrote for slave in self.policy.acks)
+        return all(slave.received >= self._store.log.wrote for slave in self.policy.acks)
 
     @property
     def is_copied(self) -> bool:
         """Whether every slave that is connected has everything, and enough of them are."""
-        is_enough = not self._settings.ha.acks_needed or self.policy.acks.acked() >= self._store.wrote
+        is_enough = not self._settings.ha.acks_needed or self.policy.acks.acked() >= self._store.log.wrote
         return is_enough and self.are_slaves_level
 
     # -- tables --------------------------------------------------------------------------------------------------------

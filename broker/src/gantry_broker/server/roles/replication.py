@@ -88,7 +88,7 @@ class Replication:
         self._certificates: Final = certificates
         self._loop: Final = asyncio.get_running_loop()
         self._ticks: asyncio.Task[None] | None = None
-        store.on_wrote = self._wrote
+        store.on_wrote.append(self._wrote)
 
     def __repr__(self) -> str:
         return f"<Replication {self.master} {self.slave}>"
@@ -138,7 +138,7 @@ class Replication:
         while True:
             await asyncio.sleep(BEAT_INTERVAL_S)
             now = self._loop.time()
-            self.peak.sample(self._log.wrote)
+            self.peak.sample(self._log.log.wrote)
             self.speeds.sample(now)
             self.healer.look(now)
             await self.slave.tick()

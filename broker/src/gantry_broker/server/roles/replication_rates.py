@@ -66,7 +66,7 @@ class StreamSpeeds:
         sampled_at = self._sampled_at
         if sampled_at is not None and now <= sampled_at:
             return
-        wrote = self._store.wrote
+        wrote = self._store.log.wrote
         sent = {stream: stream.session.sent for stream in self._server.streams if stream.session is not None}
         if sampled_at is not None:
             elapsed_s = now - sampled_at

@@ -41,7 +41,7 @@ class RoleOrders:
                 identity=roles.store.identity.uuid,
                 broker_id=roles.settings.broker_id,
                 last_epoch=history.epoch,
-                end=roles.store.wrote,
+                end=roles.store.log.wrote,
                 granted_ms=roles.replication.slave.granted_ms,
             )
 
@@ -158,7 +158,7 @@ class RoleOrders:
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await asyncio.to_thread(roles.store.flush)
-                    while roles.store.flushed < roles.store.wrote or not roles.replication.master.is_copied:
+                    while roles.store.log.flushed < roles.store.log.wrote or not roles.replication.master.is_copied:
                         await roles.replication.master.moves()
             except TimeoutError:
                 if withdraw:

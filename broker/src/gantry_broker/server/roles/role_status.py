@@ -128,13 +128,13 @@ def report_role(
         broker_name=settings.broker_name,
         address=settings.address,
         ha_address=settings.ha_address,
-        begin=store.min_physical,
-        wrote=store.wrote,
-        committed=store.committed,
-        flushed=store.flushed,
-        acked=store.acked,
-        confirmed=follower.confirmed if follower is not None else store.confirmed,
-        dispatched=store.dispatched,
+        begin=store.log.min_physical,
+        wrote=store.log.wrote,
+        committed=store.log.committed,
+        flushed=store.log.flushed,
+        acked=store.positions.acked,
+        confirmed=follower.confirmed if follower is not None else store.positions.confirmed,
+        dispatched=store.dispatcher.dispatched,
         last_epoch=history.epoch,
         electable=tuple(number for number in electable if number != master_id),
         acks_needed=settings.ha.acks_needed if record.is_master or record.acks_needed < 0 else record.acks_needed,
@@ -145,9 +145,9 @@ def report_role(
         epoch_start=history.epochs[-1].start if history.epochs else None,
         heard_ms=slave.heartbeat_age_ms,
         granted_ms=slave.granted_ms,
-        peak_bytes_per_s=replication.peak.bytes_per_s(store.wrote),
-        is_whole=False if is_alone and store.guard.damaged else status.is_whole,
-        is_crash_safe=store.pool_status.is_crash_safe,
+        peak_bytes_per_s=replication.peak.bytes_per_s(store.log.wrote),
+        is_whole=False if is_alone and store.guard.damage.damaged else status.is_whole,
+        is_crash_safe=store.pools.status.is_crash_safe,
         is_draining=status.is_draining,
         is_withdrawn=status.is_withdrawn,
         may_acknowledge=status.role is HaRole.MASTER and policy.may_acknowledge(),
@@ -158,7 +158,7 @@ def report_role(
             RangeState(start=one.start, end=one.end, cause=one.cause.value, accepted_ms=one.accepted_ms)
             for one in loss.accepted
         ),
-        damaged_bytes=sum(damage.end - damage.start for damage in store.guard.damaged),
+        damaged_bytes=sum(damage.end - damage.start for damage in store.guard.damage.damaged),
     )
 
 

@@ -159,7 +159,7 @@ class Roles:
             "log data is missing; nothing is appended until the loss is accepted",
             extra={"reason": reason, "ranges": [str(lost) for lost in self.store.loss.missing]},
         )
-        if self.store.dispatched < self.store.wrote:
+        if self.store.dispatcher.dispatched < self.store.log.wrote:
             await self._host.standstill(self.replication.store.copy)
         await self._show_all()
         self.role, self.epoch, self.trouble = HaRole.COMPARING, self.store.identity.epoch, reason
@@ -227,10 +227,10 @@ class Roles:
         try:
             async with self.lock:
                 if self.role is HaRole.COMPARING:
-                    facts = {"end": self.store.wrote, "slaves": len(self._compared)}
+                    facts = {"end": self.store.log.wrote, "slaves": len(self._compared)}
                     log.info("log compared with slaves", extra=facts)
                     self.replication.master.stop("the comparison is over")
-                    if await asyncio.to_thread(self.store.check_missing):
+                    if await asyncio.to_thread(self.store.losses.check_missing):
                         await self.await_acceptance()
                     else:
                         await self.become_master(self.store.identity.epoch + 1, self.electable())
@@ -293,10 +293,10 @@ class Roles:
                 if is_new or electable or error.errno not in DISK_FULL:
                     raise
                 log.warning("the disk is too full to write down the role", extra={"reason": str(error)})
-            if store.dispatched < store.wrote:
+            if store.dispatcher.dispatched < store.log.wrote:
                 slave.copy()  # what recovery has hidden, or slaves lack, is shown when they have it
             history = slave.history.epochs
-            slave.promote([*history, Epoch(epoch, store.wrote)] if is_new else list(history))
+            slave.promote([*history, Epoch(epoch, store.log.wrote)] if is_new else list(history))
 
         await self._host.standstill(change)
         # Before offsets are clamped: one that is right must not be taken for one beyond its queue.
@@ -307,11 +307,11 @@ class Roles:
         self.end_drain()
         self._end_acceptance()
         self._host.register(0)
-        log.info("this broker is the master", extra={"epoch": epoch, "start": store.wrote, "electable": electable})
+        log.info("this broker is the master", extra={"epoch": epoch, "start": store.log.wrote, "electable": electable})
 
     async def _show_all(self) -> None:
         """Make visible what needs no ack before anything new is appended: a promotion waits for that."""
-        await self.replication.store.dispatch_all(0 if self.settings.ha.acks_needed else self.store.wrote)
+        await self.replication.store.dispatch_all(0 if self.settings.ha.acks_needed else self.store.log.wrote)
 
     async def become_slave(self, epoch: int, master: str) -> None:
         """The log is ``master``'s copy from now on; where it is may be known later."""
@@ -354,7 +354,7 @@ class Roles:
         store = self.store
         try:
             if store.loss.missing:
-                await asyncio.to_thread(store.forget_missing)
+                await asyncio.to_thread(store.losses.forget_missing_end)
             if not store.loss.missing:
                 is_anew, is_accepted = store.is_restarted, self._is_loss_accepted
                 await asyncio.to_thread(
@@ -430,13 +430,15 @@ class Roles:
         """Have the log and its queues continue behind what is lost."""
         slave, ranges = self.replication.store, [str(lost) for lost in self.store.loss.missing]
         await self._host.standstill(slave.copy)
-        await slave.dispatch_all(self.store.wrote)
-        if self.store.dispatched < self.store.wrote:
+        await slave.dispatch_all(self.store.log.wrote)
+        if self.store.dispatcher.dispatched < self.store.log.wrote:
             raise OrderRefused("there is no room on the disk to show what is here")
         await self._host.standstill(lambda: slave.accept_loss(by))
         self._end_acceptance()
         self._is_loss_accepted = True
-        log.warning("the loss of log data was accepted", extra={"ranges": ranges, "by": by, "end": self.store.wrote})
+        log.warning(
+            "the loss of log data was accepted", extra={"ranges": ranges, "by": by, "end": self.store.log.wrote}
+        )
 
     def hang_up_later(self) -> None:
         """Close clients' connections again in a moment: some may have come by an address that moves on meanwhile."""

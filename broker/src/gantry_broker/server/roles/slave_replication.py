@@ -120,7 +120,7 @@ class SlaveReplication:
         return SlaveFacts(
             cluster=settings.cluster_name, broker_name=settings.broker_name, broker_id=settings.broker_id,
             store_uuid=store.identity.uuid, file_bytes=settings.store.mapped_file_size_commit_log,
-            promised_epoch=self._promises.promise.epoch, is_crash_safe=store.pool_status.is_crash_safe,
+            promised_epoch=self._promises.promise.epoch, is_crash_safe=store.pools.status.is_crash_safe,
             address=settings.address, secret=self._secret.current,
         )  # fmt: skip
 
@@ -168,7 +168,7 @@ class SlaveReplication:
     def visible(self) -> int:
         """Up to where consumers may read here."""
         confirmed = -1 if self.follower is None else self.follower.confirmed
-        return max(min(confirmed, self._store.received), self._store.store.dispatched)
+        return max(min(confirmed, self._store.received), self._store.store.dispatcher.dispatched)
 
     def _copied(self) -> None:
         if not self._is_show_scheduled:
@@ -181,7 +181,7 @@ class SlaveReplication:
         follower, store = self.follower, self._store
         if follower is None or store.copier is None:
             return
-        self._tables.settle(store.store.wrote, follower.confirmed)
+        self._tables.settle(store.store.log.wrote, follower.confirmed)
         if not store.dispatch(min(follower.confirmed, store.received)) and not self._is_show_scheduled:
             self._is_show_scheduled = True
             if store.is_behind:

@@ -79,7 +79,7 @@ class StoredTables:
                 trace_topic=settings.trace_topic if settings.is_trace_topic_made else None,
             )
         )
-        adopted = core.topics.adopt_queues(core.store.topics())
+        adopted = core.topics.adopt_queues(core.store.queues.topics())
         if adopted:
             log.warning("topics found on disk that topics.json did not have", extra={"topics": adopted})
         self.clamp_offsets()
@@ -104,13 +104,13 @@ class StoredTables:
         self.clamp_offsets()
         epoch = self._core.store.identity.epoch
         if epoch != self._epoch:
-            if self._epoch > FIRST_EPOCH or self._core.store.wrote:
+            if self._epoch > FIRST_EPOCH or self._core.store.log.wrote:
                 self._core.locks.forget_holders()
             self._epoch = epoch
             self._core.offsets.begin_epoch(self._end_of)
 
     def _end_of(self, topic: str, queue_id: int) -> int:
-        queue = self._core.store.find_queue(topic, queue_id)
+        queue = self._core.store.queues.get(topic, queue_id)
         return 0 if queue is None else queue.end
 
     def _load_locks(self, *, is_lost: bool) -> None:

@@ -65,7 +65,7 @@ class QueueEnds:
     def document(self) -> QueueEndsDocument:
         """A master's queues that have nothing left."""
         ends: dict[str, dict[int, int]] = {}
-        for queue in self._store.idle_queues():
+        for queue in self._store.queues.idle(self._store.log.min_physical):
             ends.setdefault(queue.topic, {})[queue.queue_id] = queue.end
         return QueueEndsDocument(ends)
 
@@ -82,7 +82,7 @@ class QueueEnds:
 
     def reach(self, dispatched: int) -> None:
         """Consumers see everything up to here. On a disk without room the rest is tried again with the next call."""
-        if self._reported and self._store.min_physical > self._stamp:
+        if self._reported and self._store.log.min_physical > self._stamp:
             self._reported = {}  # of a log that was thrown away before it had come so far
         if self._reported and dispatched >= self._stamp:
             self._make(MADE_MAX)
@@ -95,7 +95,7 @@ class QueueEnds:
     def _make(self, count: int) -> None:
         for topic, number in list(self._reported)[:count]:
             try:
-                is_made = self._store.set_start_offset(topic, number, self._reported[topic, number])
+                is_made = self._store.queues.set_start_offset(topic, number, self._reported[topic, number])
             except StoreFull:
                 return
             except ValueError as error:
@@ -167,7 +167,7 @@ class TableSync:
         else:
             document = self._delay.progress.delivered()
         data = without_nulls(msgspec.to_builtins(document, str_keys=True))
-        return Table(core.store.wrote, name, msgspec.json.encode(data))
+        return Table(core.store.log.wrote, name, msgspec.json.encode(data))
 
     # -- a slave's side ------------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class TableSync:
     def lead(self) -> None:
         """This broker is the master now."""
         self._delay.progress.lead()
-        self._transactions.lead(self._core.store.wrote)
+        self._transactions.lead(self._core.store.log.wrote)
 
     def settle(self, wrote: int, confirmed: int) -> None:
         """The log has got so far: topics that were deleted by then go, and what was delivered by then counts."""
@@ -225,7 +225,7 @@ class TableSync:
             self._transactions.reach(min(wrote, confirmed))
         finally:
             self._is_taking = False
-        self._queue_ends.reach(self._core.store.dispatched)
+        self._queue_ends.reach(self._core.store.dispatcher.dispatched)
         for topic, end in list(self._doomed.items()):
             if wrote >= end:
                 del self._doomed[topic]

@@ -141,11 +141,11 @@ class AckGate:
         self.sends_max = sends_max
         self._is_disk_waited_for: Final = flush_timeout_ms is not None
         self._positions: Final[dict[SendState, Callable[[], int]]] = {
-            SendState.APPENDED: lambda: store.wrote,
-            SendState.FLUSHED: lambda: store.flushed,
+            SendState.APPENDED: lambda: store.log.wrote,
+            SendState.FLUSHED: lambda: store.log.flushed,
             SendState.REPLICATED: self._replicated,
             SendState.ACKNOWLEDGED: self._promised,
-            SendState.VISIBLE: lambda: store.confirmed,
+            SendState.VISIBLE: lambda: store.positions.confirmed,
         }
         """Records that end at or before the position have reached the state."""
 
@@ -180,14 +180,14 @@ class AckGate:
 
     def _promised(self) -> int:
         """Records that end at or before this position may be acknowledged."""
-        return self._store.promised if self._replicas.may_acknowledge() else -1
+        return self._store.positions.promised if self._replicas.may_acknowledge() else -1
 
     def _replicated(self) -> int:
         """Records that end at or before this position are on as many slaves as are needed."""
         replicas = self._replicas
         if not replicas.may_acknowledge():
             return -1
-        return replicas.acks.acked() if replicas.is_waited_for else self._store.wrote
+        return replicas.acks.acked() if replicas.is_waited_for else self._store.log.wrote
 
     # ------- holding and releasing answers
 
@@ -201,7 +201,7 @@ class AckGate:
         if not is_waiting:
             self._store.note_answered()
             return reply
-        self.hold([(connection, reply.encode(), 1)], self._store.wrote)
+        self.hold([(connection, reply.encode(), 1)], self._store.log.wrote)
         return None
 
     def hold(self, answers: Sequence[tuple[Connection, bytes, int]], end: int) -> None:

@@ -214,7 +214,7 @@ class SendHandlers:
         multi = FLAG_MULTI_TAGS if config is not None and config.topic_filter_type == "MULTI_TAG" else 0
         sys_flag = send.sys_flag & ~(MEMORY_FLAGS | TRANSACTION_MASK) | multi
         return Draft(
-            queue=core.store.queue(topic, queue_id),
+            queue=core.store.queues.get_or_create(topic, queue_id),
             body=message.body,
             properties=data,
             sys_flag=sys_flag | (FLAG_BORN_HOST_V6 if len(born_host) == 20 else 0),

@@ -68,7 +68,7 @@ def _group(sends: SendHandlers, back: SendBack) -> SubscriptionGroupConfig:
 
 
 def _original(sends: SendHandlers, back: SendBack) -> StoredMessage:
-    record = sends.core.store.message_at(back.offset) if back.offset >= 0 else None
+    record = sends.core.store.guard.message_at(back.offset) if back.offset >= 0 else None
     if record is None:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {back.offset}")
     try:

@@ -421,7 +421,7 @@ class SendPath:
             if parts:
                 waiting.append((connection, b"".join(parts), count))
         if waiting:
-            self.ack_gate.hold(waiting, self._store.wrote)
+            self.ack_gate.hold(waiting, self._store.log.wrote)
 
     def _flush_turn(self) -> None:
         self._is_flush_scheduled = False

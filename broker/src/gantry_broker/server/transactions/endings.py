@@ -70,7 +70,7 @@ class Endings:
             return Ended(ResponseCode.SYSTEM_ERROR, "the half message does not say which topic it is for")
         is_stored = half.is_restored and self._was_committed(message, place[0])
         self._core.topics.widen(*place)
-        drafts = [] if is_stored else [records.committed_draft(message, self._core.store.queue(*place))]
+        drafts = [] if is_stored else [records.committed_draft(message, self._core.store.queues.get_or_create(*place))]
         self._journal.end(half, Outcome.COMMITTED, drafts)
         self.committed += 1
         return Ended(ResponseCode.SUCCESS)
@@ -112,7 +112,7 @@ class Endings:
 
     def _physical(self, half_offset: int) -> int:
         """Where in the log a half message lies, which must not be said for another one; UNKNOWN if it has expired."""
-        queue = self._core.store.find_queue(names.HALF_TOPIC, 0)
+        queue = self._core.store.queues.get(names.HALF_TOPIC, 0)
         unit = None if queue is None else queue.unit(half_offset)
         return UNKNOWN if unit is None else unit[0]
 
@@ -121,7 +121,7 @@ class Endings:
         text = self._journal.halves.outcome(half_offset)
         if text is not None:
             return Outcome(text)
-        found, _, _ = self._core.store.query_keys(names.OP_HALF_TOPIC, str(half_offset), LOOK_UP_MAX, 0, 1 << 62)
+        found, _, _ = self._core.store.keys.records(names.OP_HALF_TOPIC, str(half_offset), LOOK_UP_MAX, 0, 1 << 62)
         outcomes = (records.outcome_in(decode_record(record), half_offset) for record in found)
         return next((outcome for outcome in outcomes if outcome is not None), None)
 
@@ -130,7 +130,7 @@ class Endings:
         unique = message.properties.get(keys.UNIQUE_KEY)
         if not unique:
             return False
-        found, _, _ = self._core.store.query_keys(topic, unique, LOOK_UP_MAX, 0, 1 << 62)
+        found, _, _ = self._core.store.keys.records(topic, unique, LOOK_UP_MAX, 0, 1 << 62)
         for record in found:
             other = decode_record(record)
             is_commit = other.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT

@@ -80,7 +80,7 @@ class TransactionHandlers:
             raise Refused(ResponseCode.SYSTEM_ERROR, "its check was resumed before: a newer half message of it is here")
         if records.real_place(message) is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the message does not say which topic and queue it is for")
-        core.store.append([records.resumed_draft(message, core.store.queue(names.HALF_TOPIC, 0))])
+        core.store.append([records.resumed_draft(message, core.store.queues.get_or_create(names.HALF_TOPIC, 0))])
         self._resumed.append(message.physical_offset)
         core.stats.put(1, core.store)
         return self._ack_gate.answer(command.reply(), connection)
@@ -93,7 +93,7 @@ class TransactionHandlers:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"msgId {message_id[:64]!r} does not say where a message is: {error}"
             ) from error
-        record = self._core.store.message_at(offset) if offset >= 0 else None
+        record = self._core.store.guard.message_at(offset) if offset >= 0 else None
         try:
             message = None if record is None else decode_record(record)
         except RemoteProtocolError:
@@ -115,7 +115,7 @@ class TransactionHandlers:
         unique = message.properties.get(keys.UNIQUE_KEY)
         if not unique:
             return False
-        matches = self._core.store.key_matches(names.HALF_TOPIC, unique, NEWER_LOOKED_AT, 0, 1 << 62)
+        matches = self._core.store.keys.matches(names.HALF_TOPIC, unique, NEWER_LOOKED_AT, 0, 1 << 62)
         if any(offset > message.physical_offset for offset in matches.physical_offsets):
             return True
         if not matches.is_complete:

@@ -63,7 +63,7 @@ class TransactionJournal:
         self._healed: Final[set[int]] = set()
         """Places of half and op messages that were damaged, and are good again."""
 
-        core.store.on_healed_record.append(self._healed_record)
+        core.store.repair.on_healed_record.append(self._healed_record)
         self._unflushed: Final[deque[tuple[int, int, int]]] = deque()
         """(end in the log, half, op): where a restart may begin once that much is on the disk."""
 
@@ -80,13 +80,13 @@ class TransactionJournal:
     def is_ready(self) -> bool:
         """Whether everything from before this broker was the master is read, and may be acted on."""
         self._follow_epoch()
-        return self._is_level and self._core.store.dispatched >= self._begin
+        return self._is_level and self._core.store.dispatcher.dispatched >= self._begin
 
     def knows(self, half_offset: int) -> bool:
         """Whether it is known what is open, and whether that half message is: reads what is new, if it is not much."""
         if not self.is_master or not self.read_on() or not self.is_ready:
             return False
-        queue = self._core.store.find_queue(names.HALF_TOPIC, 0)
+        queue = self._core.store.queues.get(names.HALF_TOPIC, 0)
         return queue is None or not queue.readable_end <= half_offset < queue.end
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class TransactionJournal:
         """Read a slice of what is new. True when there is nothing more."""
         self._follow_epoch()
         self.is_waiting = False
-        is_all_there = self._core.store.dispatched >= self._begin  # before it is read: it grows meanwhile
+        is_all_there = self._core.store.dispatcher.dispatched >= self._begin  # before it is read: it grows meanwhile
         if not self._read_halves() or not self._read_ops():
             return False
         self._is_level = self._is_level or is_all_there
@@ -110,7 +110,7 @@ class TransactionJournal:
         half = offsets.find(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0) or 0
         op = offsets.find(names.TRANSACTION_GROUP, names.OP_HALF_TOPIC, 0) or 0
         self.halves, self._epoch, self._is_level = OpenHalves(half, op), epoch, False
-        self._begin = self._core.store.wrote
+        self._begin = self._core.store.log.wrote
         self._unflushed.clear()
 
     def _read_halves(self) -> bool:
@@ -138,7 +138,7 @@ class TransactionJournal:
 
     def _read(self, topic: str, offset: int) -> tuple[list[StoredMessage], int, bool]:
         """Messages of a queue from ``offset`` on, where to read next, and whether that is its end."""
-        queue = self._core.store.find_queue(topic, 0)
+        queue = self._core.store.queues.get(topic, 0)
         if queue is None:
             return [], offset, True
         offset = max(offset, queue.min_offset)
@@ -169,12 +169,12 @@ class TransactionJournal:
 
     def may_be_healed(self, physical_offset: int) -> bool:
         """Whether a message is damaged there, and a replica may still give it."""
-        return self._core.store.guard.may_be_healed(physical_offset)
+        return self._core.store.guard.damage.may_be_healed(physical_offset)
 
     def half_at(self, physical_offset: int, *, is_known: bool = False) -> StoredMessage | None:
         """The half message that begins at this place of the log; None if none does. ``is_known``: one did."""
         store = self._core.store
-        record = store.message_at(physical_offset, is_known=is_known) if physical_offset >= 0 else None
+        record = store.guard.message_at(physical_offset, is_known=is_known) if physical_offset >= 0 else None
         message = None if record is None else decode_record(record)
         return message if message is not None and message.topic == names.HALF_TOPIC else None
 
@@ -191,7 +191,7 @@ class TransactionJournal:
         """
         while self._healed:
             physical_offset = min(self._healed)
-            record = self._core.store.message_at(physical_offset, is_known=True)
+            record = self._core.store.guard.message_at(physical_offset, is_known=True)
             if record is not None:
                 self._take_healed(decode_record(record))
             self._healed.discard(physical_offset)
@@ -213,7 +213,7 @@ class TransactionJournal:
 
     def _has_op(self, half_offset: int) -> bool:
         """Whether any op message is about this half message."""
-        found, _, _ = self._core.store.query_keys(names.OP_HALF_TOPIC, str(half_offset), LOOK_UP_MAX, 0, 1 << 62)
+        found, _, _ = self._core.store.keys.records(names.OP_HALF_TOPIC, str(half_offset), LOOK_UP_MAX, 0, 1 << 62)
         return any(records.is_about(decode_record(record), half_offset) for record in found)
 
     # -- adding --------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class TransactionJournal:
         """Store it again, counted; None if its properties have no room for that. Raises what the store raises."""
         store = self._core.store
         try:
-            draft = records.renewed_draft(message, store.queue(names.HALF_TOPIC, 0), half)
+            draft = records.renewed_draft(message, store.queues.get_or_create(names.HALF_TOPIC, 0), half)
         except LocalProtocolError:
             return None
         op = self._op(half, [half.queue_offset], Outcome.STORED_AGAIN)
@@ -242,7 +242,7 @@ class TransactionJournal:
 
     def _op(self, half: Half, ended: list[int], outcome: Outcome) -> Draft:
         core = self._core
-        queue = core.store.queue(names.OP_HALF_TOPIC, 0)
+        queue = core.store.queues.get_or_create(names.OP_HALF_TOPIC, 0)
         return records.op_draft(queue, half, ended, outcome, host=core.store_host, now_ms=core.clock.wall_ms())
 
     # -- where to begin after a restart --------------------------------------------------------------------------------
@@ -252,8 +252,8 @@ class TransactionJournal:
         store, halves, offsets = self._core.store, self.halves, self._core.offsets
         low = (halves.half_low, halves.op_low)
         if any(low) and (not self._unflushed or self._unflushed[-1][1:] != low):
-            self._unflushed.append((store.wrote, *low))
-        while self._unflushed and self._unflushed[0][0] <= store.flushed:
+            self._unflushed.append((store.log.wrote, *low))
+        while self._unflushed and self._unflushed[0][0] <= store.log.flushed:
             _, half, op = self._unflushed.popleft()
             offsets.commit(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0, half)
             offsets.commit(names.TRANSACTION_GROUP, names.OP_HALF_TOPIC, 0, op)

@@ -93,7 +93,7 @@ class Questions:
     def _give_up(self, half: Half, message: StoredMessage) -> None:
         core = self._core
         topic = core.topics.ensure(names.CHECK_MAX_TIME_TOPIC, 1).topic_name
-        copy = records.copy_draft(message, core.store.queue(topic, 0), message.properties)
+        copy = records.copy_draft(message, core.store.queues.get_or_create(topic, 0), message.properties)
         self._journal.end(half, Outcome.GIVEN_UP, [copy])
         self.given_up += 1
         unique = message.properties.get(keys.UNIQUE_KEY, "")

@@ -1,0 +1,89 @@
+"""How far a consumer may see, and how far a sender may be told "stored".
+
+    mode                        acknowledged up to        shown up to
+    ASYNC_FLUSH, ASYNC_MASTER   wrote                     wrote; with an anonymous buffer, committed
+    SYNC_FLUSH,  ASYNC_MASTER   flushed                   flushed
+    ASYNC_FLUSH, SYNC_MASTER    acked                     acked; with an anonymous buffer, the smaller with committed
+    SYNC_FLUSH,  SYNC_MASTER    the smaller of the two    the smaller of the two
+
+A consumer must never see what a fault that the mode covers can take back: it would go on behind it, and the messages
+that come to stand there later would be skipped. The two functions are pure; ``LogPositions`` applies them to a store.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, final
+
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.dispatcher import Dispatcher
+from gantry_broker.store.opening import OpenPools
+
+
+class Positions(NamedTuple):
+    """Where the log is."""
+
+    wrote: int
+    committed: int
+    flushed: int
+    acked: int | None = None
+    """Up to where enough slaves have it; None where nobody waits for slaves."""
+
+
+def promised_offset(positions: Positions, *, is_sync_flush: bool) -> int:
+    """Records that end at or before it may be acknowledged."""
+    return _and_acked(positions.flushed if is_sync_flush else positions.wrote, positions)
+
+
+def confirmed_offset(positions: Positions, *, is_sync_flush: bool, is_crash_safe: bool) -> int:
+    """Records that end at or before it may be shown to consumers."""
+    if is_sync_flush:
+        return _and_acked(positions.flushed, positions)
+    return _and_acked(positions.wrote if is_crash_safe else positions.committed, positions)
+
+
+def _and_acked(offset: int, positions: Positions) -> int:
+    return offset if positions.acked is None else max(0, min(offset, positions.acked))
+
+
+@final
+class LogPositions:
+    """What of a store's log is promised and confirmed. Owned by the loop's thread."""
+
+    def __init__(self, commit_log: CommitLog, dispatcher: Dispatcher, pools: OpenPools, *, is_sync_flush: bool) -> None:
+        self.acked: int | None = None
+        """Up to where enough slaves have the log; None where nobody waits for them."""
+
+        self._log: Final = commit_log
+        self._dispatcher: Final = dispatcher
+        self._pools: Final = pools
+        self._is_sync_flush: Final = is_sync_flush
+
+    def __repr__(self) -> str:
+        return f"<LogPositions promised={self.promised} confirmed={self.confirmed} acked={self.acked}>"
+
+    @property
+    def promised(self) -> int:
+        """Records that end at or before it may be acknowledged."""
+        return promised_offset(self._now, is_sync_flush=self._is_sync_flush)
+
+    @property
+    def confirmed(self) -> int:
+        """Records that end at or before it may be shown to consumers."""
+        is_crash_safe = self._pools.status.is_crash_safe
+        return confirmed_offset(self._now, is_sync_flush=self._is_sync_flush, is_crash_safe=is_crash_safe)
+
+    @property
+    def _now(self) -> Positions:
+        return Positions(self._log.wrote, self._log.committed, self._log.flushed, self.acked)
+
+    def wait_for_slaves(self, acked: int) -> None:
+        """Nothing is promised or confirmed beyond ``acked``, up to where enough slaves have the log."""
+        self.acked = acked
+        self._dispatcher.hold()
+
+    def stop_waiting_for_slaves(self) -> None:
+        """Promise and confirm what only the slaves' acknowledgements held back."""
+        self.acked = None
+        is_held_here = self._is_sync_flush or not self._pools.status.is_crash_safe
+        if not is_held_here and self._dispatcher.release(self._log.wrote):
+            self._dispatcher.release(self._log.wrote, keep_holding=False)
