@@ -1,14 +1,13 @@
-"""The four doors to the world: disk, write buffers, clock and net.
+"""The three doors to the world: disk, write buffers and clock.
 
 Everything above takes these as constructor arguments, so that every fault the world can produce can be produced
-in a test. The protocols are in ``disk``, ``buffers``, ``clock`` and ``net``; the twins that touch the real thing in
-``real_disk``, ``real_buffers``, ``clock`` and ``net``; those that fail on purpose in ``gantry_testing``.
+in a test. The protocols are in ``disk``, ``buffers`` and ``clock``; the twins that touch the real thing in
+``real_disk``, ``real_buffers`` and ``clock``; those that fail on purpose in ``gantry_testing``.
 """
 
 from gantry_broker.ports.buffers import BufferPiece, BufferVolume
 from gantry_broker.ports.clock import Clock, SystemClock
 from gantry_broker.ports.disk import Disk, DiskFile, DiskLock, DiskSpace, write_fully
-from gantry_broker.ports.net import Net, SystemNet
 from gantry_broker.ports.real_buffers import open_volume
 from gantry_broker.ports.real_disk import RealDisk
 
@@ -20,10 +19,8 @@ __all__ = [
     "DiskFile",
     "DiskLock",
     "DiskSpace",
-    "Net",
     "RealDisk",
     "SystemClock",
-    "SystemNet",
     "open_volume",
     "write_fully",
 ]
