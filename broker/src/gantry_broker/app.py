@@ -12,14 +12,12 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final, final
 
 from gantry_access import Guard
 from gantry_broker.control.server import ControlServer
 from gantry_broker.errors import StoreFailed
-from gantry_broker.ha.data_completeness import DataCompleteness
-from gantry_broker.ha.role_files import PromiseFile, RoleFile
+from gantry_broker.layers import build_core, build_replication, build_server, build_store
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import BrokerIdentity, Registration
@@ -32,23 +30,11 @@ from gantry_broker.server.admin.scrubber import Scrubber
 from gantry_broker.server.admin.status import ServerFacts, StatusPublisher
 from gantry_broker.server.admin.status_thread import OpenPage
 from gantry_broker.server.admin.unsupported import unsupported_table
-from gantry_broker.server.core.access import broker_guard, may_be_shown, own_account
 from gantry_broker.server.core.broker_core import BrokerCore
-from gantry_broker.server.core.clients import ClientRegistry
-from gantry_broker.server.core.gate import Gate
-from gantry_broker.server.core.groups import GroupTable
 from gantry_broker.server.core.handlers import HandlerTable, handlers_in, handlers_of, join_tables
-from gantry_broker.server.core.live_settings import FILE as LIVE_FILE
-from gantry_broker.server.core.live_settings import LiveSettings, SettingsFile
-from gantry_broker.server.core.offsets import ConsumerOffsets
-from gantry_broker.server.core.persist import Persistence
-from gantry_broker.server.core.queue_locks import QueueLocks
-from gantry_broker.server.core.send_routes import SendRoutes
-from gantry_broker.server.core.statistics import Statistics
-from gantry_broker.server.core.stats import BrokerStats
+from gantry_broker.server.core.live_settings import SettingsFile
 from gantry_broker.server.core.stopping import StopTimeout, finish_within
 from gantry_broker.server.core.tls import BrokerTls
-from gantry_broker.server.core.topics import TopicTable, published_topics
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.groups import client_handlers, group_handlers, members, offset_handlers
 from gantry_broker.server.groups.members import ConsumerCalls
@@ -56,26 +42,22 @@ from gantry_broker.server.groups.resets import ResetHandlers
 from gantry_broker.server.pull import queries
 from gantry_broker.server.pull.handlers import PullHandlers
 from gantry_broker.server.pull.visibility import Visibility
-from gantry_broker.server.roles.handlers import ReplicationHandlers, broker_suggester
+from gantry_broker.server.roles.handlers import ReplicationHandlers
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.role_orders import RoleOrders
 from gantry_broker.server.roles.roles import Roles
 from gantry_broker.server.roles.stored_tables import StoredTables
-from gantry_broker.server.roles.table_sync import TableSync
 from gantry_broker.server.send import send_back
 from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.send.flow_control import FlowControl
 from gantry_broker.server.send.handlers import SendHandlers
 from gantry_broker.server.send.reply import ReplyHandlers
 from gantry_broker.server.send.send_path import SendPath
-from gantry_broker.server.send.signed_sends import SignedSends
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
 from gantry_broker.server.transactions.handlers import TransactionHandlers
 from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
-from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.consume_queue import ConsumeQueue
-from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.opening import AbortMarker
 from gantry_remoting import Connection, Listener
@@ -83,7 +65,6 @@ from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_status import Phase, Role, SlaveStatus
 from gantry_status.orders import HaRole
 from gantry_wire.limits import WireLimits
-from gantry_wire.message import encode_host
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +83,33 @@ LAST_ACKS_S: Final = 3.0
 
 @final
 class Broker:
-    """A broker in this process. Everything but the store's helper threads belongs to the event loop."""
+    """A broker in this process. Everything but the store's helper threads belongs to the event loop.
+
+    The objects of its layers are there from the moment when ``start`` has built them.
+    """
+
+    settings_file: SettingsFile
+    store: MessageStore
+    guard: Guard | None
+    core: BrokerCore
+    delay: DelayService
+    transactions: Transactions
+    flow: FlowControl
+    retention: Retention
+    scrubber: Scrubber
+    replication: Replication
+    roles: Roles
+    control: ControlServer
+    orders: RoleOrders
+    ack_gate: AckGate
+    path: SendPath
+    sends: SendHandlers
+    pulls: PullHandlers
+    visibility: Visibility
+    registration: Registration
+    outside: OutsideAddresses
+    tables: StoredTables
+    periodic_tasks: PeriodicTasks
 
     def __init__(
         self,
@@ -128,7 +135,7 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: list[Listener] = []
         self._services: list[BrokerService] = []
-        self._registered_as: int | None = None
+        self.registered_as: int | None = None
         self._is_open = False
         self._progress: Callable[[int, int], None] = lambda done, total: None
         self.status = StatusPublisher(settings.status_page, settings.broker_name, open_page=open_page)
@@ -353,121 +360,20 @@ class Broker:
     # ------- building
 
     def _build(self) -> None:
-        settings, clock = self.settings, self._clock
-        store_settings = settings_of_store(settings.store_path, settings.store, settings.given, self._disk)
-        file = ConfigFile(self._disk, settings.store_path, LIVE_FILE)
-        live = LiveSettings(replace(settings, store=store_settings), file, clock.wall_ms, insisted=self._insisted)
-        self.settings_file = SettingsFile(settings.live_settings_path, live)
-        live.load()
-        self.settings_file.load()
-        settings = self.settings = live.now
-        live.on_change = self._settings_changed
-        store_host = encode_host(settings.master_ip or settings.broker_ip, settings.listen_port)
-        self.store = MessageStore(
-            settings.store_path,
-            settings.store,
-            disk=self._disk,
-            clock=clock,
-            store_host=store_host,
-            on_fatal=self._fatal,
-            on_progress=lambda: self.visibility.progressed(),
-            is_awaited=self._is_commit_awaited,
-            memory_scope=settings.memory_scope,
-        )
-        self.guard: Guard | None = broker_guard(settings.access, self.store, clock)
-        account = own_account(settings.access)
-        stats = BrokerStats()
-        topics = TopicTable(clock, self._topic_changed, auto_create=settings.auto_create_topics)
-        routes = SendRoutes(
-            self.store, store_host=store_host, cluster=settings.cluster_name, region=settings.region, clock=clock
-        )
-        self.core = BrokerCore(
-            live=live,
-            clock=clock,
-            disk=self._disk,
-            store=self.store,
-            store_host=store_host,
-            topics=topics,
-            groups=GroupTable(clock, self._group_changed, auto_create=settings.auto_create_groups),
-            offsets=ConsumerOffsets(clock),
-            clients=ClientRegistry(clock, may_notify=self._may_notify),
-            locks=QueueLocks(clock),
-            routes=routes,
-            stats=stats,
-            statistics=Statistics(clock, settings.cluster_name, lambda: self.store.queues.tallies, topics.is_system),
-            persistence=Persistence(lambda name: tables.changed(name)),
-            gate=Gate(),
-            published=lambda: self.registration.published(),
-            is_slave=lambda: self.roles.role is HaRole.SLAVE,
-            is_sure_master=lambda: self.replication.master.is_sure,
-        )
-        self.delay = DelayService(self.core)
-        guard = self.guard
-        self.transactions = Transactions(self.core) if guard is None else Transactions(self.core, may_be_shown(guard))
-        self.flow = FlowControl(
-            self._loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms
-        )
-        self.retention = Retention(self.core, self.delay, self.flow)
-        self.scrubber = Scrubber(
-            self.core, self._disk, self.retention.paused(), bytes_per_second=settings.store.scrub_bytes_per_second
-        )
-        limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
-        tables = TableSync(self.core, self.delay, lambda: self.replication.master.tables_changed())
-        promises = PromiseFile(self._disk, settings.store_path)
-        self.replication = Replication(
-            settings, self.store, tables, promises, standstill=self.standstill,
-            advanced=lambda: self.visibility.release_answers(), meanwhile=lambda: self.visibility.appended(),
-            account=account, certificates=self.tls.replication, quiet=self.retention.paused,
-        )  # fmt: skip
-        self.ack_gate = AckGate(
-            self.store, self.replication.policy, stats, self._loop,
-            flush_timeout_ms=settings.sync_flush_timeout_ms if settings.store.flush.is_sync else None,
-            slave_timeout_ms=settings.ha.slave_timeout_ms, sends_max=settings.send_queue_capacity,
-        )  # fmt: skip
-        self.path = SendPath(
-            self.store,
-            routes,
-            self.flow,
-            stats,
-            limits=limits,
-            body_bytes_max=settings.message_bytes_max,
-            loop=self._loop,
-            gate=self.core.gate,
-            ack_gate=self.ack_gate,
-            signed_sends=None if guard is None else lambda path: SignedSends(guard, path, routes).take,
-        )
-        self.sends = SendHandlers(self.core, self.path)
-        self.store.on_appended.append(self._appended)
-        self.store.guard.damage.on_resolved.append(self._damage_resolved)
-        self.roles = Roles(
-            settings, self.store, self.replication, self.core.gate, self,
-            promises=promises, records=RoleFile(self._disk, settings.store_path),
-            completeness=DataCompleteness(
-                self._disk, settings.store_path, scope=settings.memory_scope,
-                broker=f"{settings.cluster_name}/{settings.broker_name}",
-            ),
-        )  # fmt: skip
-        suggest_broker = broker_suggester(live, self.store, self.replication, self.roles)
-        self.pulls = PullHandlers(self.core, self._loop, suggest_broker=suggest_broker)
-        self.visibility = Visibility(self._loop, self.store, self.ack_gate, self.pulls.hold, self.replication.moved)
-        self.orders = RoleOrders(self.roles)
-        self.control = ControlServer(settings.control_path, self.orders)
-        self.registration = Registration(
-            None,
-            list(settings.name_servers),
-            lambda: published_topics(
-                self.core.topics.document(), self.roles.epoch, is_withdrawn=self.roles.is_withdrawn
-            ),
-            period_ms=settings.register_period_ms,
-            on_master=self.roles.master_found,
-            on_ordered=self._ordered,
-            account=account,
-            tls=self.tls.towards_name_servers,
-        )
-        self.outside = OutsideAddresses(settings.outside_path, lambda: self.register(self._registered_as))
-        self.tables = StoredTables(self.core, self.delay)
-        self.periodic_tasks = PeriodicTasks(self.core)
-        self._limits = limits
+        """Build the layers, from the store upwards. Nothing runs yet."""
+        stored = build_store(self, self.settings, disk=self._disk, clock=self._clock, insisted=self._insisted)
+        self.settings, self.settings_file = stored.live.now, stored.settings_file
+        self.store, self.guard = stored.store, stored.guard
+        shared = build_core(self, stored, disk=self._disk, clock=self._clock, loop=self._loop)
+        self.core, self.delay, self.transactions = shared.core, shared.delay, shared.transactions
+        self.flow, self.retention, self.scrubber = shared.flow, shared.retention, shared.scrubber
+        followed = build_replication(self, stored, shared, disk=self._disk)
+        self.replication, self.roles, self.control = followed.replication, followed.roles, followed.control
+        self.orders = followed.orders
+        served = build_server(self, stored, shared, followed, loop=self._loop)
+        self.ack_gate, self.path, self.sends, self.pulls = served.ack_gate, served.path, served.sends, served.pulls
+        self.visibility, self.registration, self.outside = served.visibility, served.registration, served.outside
+        self.tables, self.periodic_tasks = served.tables, served.periodic_tasks
 
     @property
     def codes(self) -> frozenset[int]:
@@ -510,7 +416,7 @@ class Broker:
                 self.path,
                 self.sends,
                 table,
-                self._limits,
+                WireLimits(frame_bytes_max=settings.frame_bytes_max),
                 self.core.gate,
                 self.core.stats.refusals,
                 refuses=refuses,
@@ -529,7 +435,7 @@ class Broker:
 
     # ------- events
 
-    def _settings_changed(self, settings: BrokerSettings) -> None:
+    def settings_changed(self, settings: BrokerSettings) -> None:
         """Who copied what it needs when it was built gets it again; everybody else asks ``core.settings``."""
         self.settings = settings
         self.core.groups.allow_auto_create(settings.auto_create_groups)
@@ -545,41 +451,41 @@ class Broker:
             held_max=settings.held_pulls_max, held_per_connection_max=settings.held_pulls_per_connection_max
         )
 
-    def _topic_changed(self, topic: str) -> None:
+    def topic_changed(self, topic: str) -> None:
         self.core.routes.forget(topic)
         self.core.persistence.mark("topics", now=True)
         self.registration.changed()
 
-    def _ordered(self, topics: Collection[str]) -> None:
+    def mark_ordered(self, topics: Collection[str]) -> None:
         """What a name server has in its table of order topics is ordered here, too, as in RocketMQ."""
         if self.core.gate.sends is None:
             self.core.topics.mark_ordered(topics)
 
-    def _may_notify(self, group: str) -> bool:
+    def may_notify(self, group: str) -> bool:
         """Whether members of a group are told of changes: `notifyConsumerIdsChangedEnable` of the group."""
         config = self.core.groups.all.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 
-    def _group_changed(self, group: str) -> None:
+    def group_changed(self, group: str) -> None:
         if group and group not in self.core.groups.all:
             self.core.statistics.forget_group(group)
         self.core.persistence.mark("subscriptionGroup", now=True)
 
-    def _appended(self, queues: Iterable[ConsumeQueue]) -> None:
+    def appended(self, queues: Iterable[ConsumeQueue]) -> None:
         self.pulls.hold.mark((queue.topic, queue.queue_id) for queue in queues)
 
     def _disconnected(self, connection: Connection) -> None:
         self.pulls.hold.forget(connection)
         self.core.clients.disconnected(connection)
 
-    def _is_commit_awaited(self) -> bool:
+    def is_commit_awaited(self) -> bool:
         """Whether consumers wait for what is committed; or a master does.
 
         A slave's master waits for every ack, and a slave with an anonymous buffer acknowledges what is committed.
         """
         return self.pulls.hold.count > 0 or self.roles.role is HaRole.SLAVE
 
-    def _fatal(self, error: Exception) -> None:
+    def store_failed(self, error: Exception) -> None:
         """The store cannot go on. May be called from its threads."""
         self._loop.call_soon_threadsafe(self._fail, error)
 
@@ -610,7 +516,7 @@ class Broker:
         self.registration.changed()
 
     def register(self, broker_id: int | None) -> None:
-        self._registered_as = broker_id
+        self.registered_as = broker_id
         if broker_id is None:
             self.registration.become(None)
             return
@@ -629,7 +535,7 @@ class Broker:
     def clamp_offsets(self) -> None:
         self.tables.begin_epoch()
 
-    def _damage_resolved(self) -> None:
+    def damage_resolved(self) -> None:
         """Resume waiting pulls and slaves: a damaged range was healed, or its waiting time is over."""
         self.pulls.hold.wake_all()
         self.replication.master.server.appended()

@@ -1,0 +1,292 @@
+"""The layers of a broker, each built by one function from those below it: store, core, replication, server.
+
+An object gets its collaborators in its constructor. What belongs to a higher layer does not exist yet when a lower one
+is built: it is reached through the ``Host``, which has all layers before anything runs.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gantry_access import Guard, OwnAccount
+from gantry_broker.control.server import ControlServer
+from gantry_broker.ha.data_completeness import DataCompleteness
+from gantry_broker.ha.role_files import PromiseFile, RoleFile
+from gantry_broker.ports import Clock, Disk
+from gantry_broker.registry.outside import OutsideAddresses
+from gantry_broker.registry.registration import Registration
+from gantry_broker.server.admin.periodic_tasks import PeriodicTasks
+from gantry_broker.server.admin.retention import Retention
+from gantry_broker.server.admin.scrubber import Scrubber
+from gantry_broker.server.core.access import broker_guard, may_be_shown, own_account
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.clients import ClientRegistry
+from gantry_broker.server.core.gate import Gate
+from gantry_broker.server.core.groups import GroupTable
+from gantry_broker.server.core.live_settings import FILE as LIVE_FILE
+from gantry_broker.server.core.live_settings import LiveSettings, SettingsFile
+from gantry_broker.server.core.offsets import ConsumerOffsets
+from gantry_broker.server.core.persist import Persistence
+from gantry_broker.server.core.queue_locks import QueueLocks
+from gantry_broker.server.core.send_routes import SendRoutes
+from gantry_broker.server.core.statistics import Statistics
+from gantry_broker.server.core.stats import BrokerStats
+from gantry_broker.server.core.tls import BrokerTls
+from gantry_broker.server.core.topics import TopicTable, published_topics
+from gantry_broker.server.delay.service import DelayService
+from gantry_broker.server.pull.handlers import PullHandlers
+from gantry_broker.server.pull.visibility import Visibility
+from gantry_broker.server.roles.handlers import broker_suggester
+from gantry_broker.server.roles.replication import Replication
+from gantry_broker.server.roles.role_orders import RoleOrders
+from gantry_broker.server.roles.roles import Host as RolesHost
+from gantry_broker.server.roles.roles import Roles
+from gantry_broker.server.roles.stored_tables import StoredTables
+from gantry_broker.server.roles.table_sync import TableSync
+from gantry_broker.server.send.ack_gate import AckGate
+from gantry_broker.server.send.flow_control import FlowControl
+from gantry_broker.server.send.handlers import SendHandlers
+from gantry_broker.server.send.send_path import SendPath
+from gantry_broker.server.send.signed_sends import SignedSends
+from gantry_broker.server.transactions.service import Transactions
+from gantry_broker.settings import BrokerSettings
+from gantry_broker.store.config_file import ConfigFile
+from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.existing import settings_of_store
+from gantry_broker.store.message_store import MessageStore
+from gantry_status.orders import HaRole
+from gantry_wire.limits import WireLimits
+from gantry_wire.message import encode_host
+
+
+class Host(RolesHost, Protocol):
+    """The broker: where the layers report events, and where they find the layers above them."""
+
+    tls: BrokerTls
+    replication: Replication
+    roles: Roles
+    visibility: Visibility
+    registration: Registration
+    registered_as: int | None
+
+    def store_failed(self, error: Exception) -> None:
+        """The store cannot go on. May be called from its threads."""
+
+    def is_commit_awaited(self) -> bool:
+        """Whether consumers, or a master, wait for what is committed."""
+
+    def appended(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Queues have become longer for consumers."""
+
+    def damage_resolved(self) -> None:
+        """A damaged range was healed, or its waiting time is over."""
+
+    def settings_changed(self, settings: BrokerSettings) -> None:
+        """Settings were changed at run time."""
+
+    def topic_changed(self, topic: str) -> None:
+        """A topic was made, changed or deleted."""
+
+    def group_changed(self, group: str) -> None:
+        """A group was made, changed or deleted."""
+
+    def may_notify(self, group: str) -> bool:
+        """Whether members of a group are notified of changes."""
+
+    def mark_ordered(self, topics: Collection[str]) -> None:
+        """A name server knows these topics as ordered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLayer:
+    """The store, and what its settings come from."""
+
+    live: LiveSettings
+    settings_file: SettingsFile
+    store: MessageStore
+    store_host: bytes
+    guard: Guard | None
+    account: OwnAccount | None
+
+
+def build_store(
+    host: Host, settings: BrokerSettings, *, disk: Disk, clock: Clock, insisted: Collection[str]
+) -> StoreLayer:
+    """The settings that hold now, and a store that is not open yet."""
+    store_settings = settings_of_store(settings.store_path, settings.store, settings.given, disk)
+    file = ConfigFile(disk, settings.store_path, LIVE_FILE)
+    live = LiveSettings(replace(settings, store=store_settings), file, clock.wall_ms, insisted=insisted)
+    settings_file = SettingsFile(settings.live_settings_path, live)
+    live.load()
+    settings_file.load()
+    settings = live.now
+    live.on_change = host.settings_changed
+    store_host = encode_host(settings.master_ip or settings.broker_ip, settings.listen_port)
+    store = MessageStore(
+        settings.store_path, settings.store, disk=disk, clock=clock, store_host=store_host,
+        on_fatal=host.store_failed, on_progress=lambda: host.visibility.progressed(),
+        is_awaited=host.is_commit_awaited, memory_scope=settings.memory_scope,
+    )  # fmt: skip
+    store.on_appended.append(host.appended)
+    store.guard.damage.on_resolved.append(host.damage_resolved)
+    guard = broker_guard(settings.access, store, clock)
+    return StoreLayer(
+        live=live, settings_file=settings_file, store=store, store_host=store_host, guard=guard,
+        account=own_account(settings.access),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreLayer:
+    """What all request handlers share, and the services that work by themselves."""
+
+    core: BrokerCore
+    delay: DelayService
+    transactions: Transactions
+    flow: FlowControl
+    retention: Retention
+    scrubber: Scrubber
+    table_sync: TableSync
+
+
+def build_core(
+    host: Host, stored: StoreLayer, *, disk: Disk, clock: Clock, loop: asyncio.AbstractEventLoop
+) -> CoreLayer:
+    """Tables and services on the store."""
+    settings, store, guard = stored.live.now, stored.store, stored.guard
+    topics = TopicTable(clock, host.topic_changed, auto_create=settings.auto_create_topics)
+    core = BrokerCore(
+        live=stored.live,
+        clock=clock,
+        disk=disk,
+        store=store,
+        store_host=stored.store_host,
+        topics=topics,
+        groups=GroupTable(clock, host.group_changed, auto_create=settings.auto_create_groups),
+        offsets=ConsumerOffsets(clock),
+        clients=ClientRegistry(clock, may_notify=host.may_notify),
+        locks=QueueLocks(clock),
+        routes=SendRoutes(
+            store, store_host=stored.store_host, cluster=settings.cluster_name, region=settings.region, clock=clock
+        ),
+        stats=BrokerStats(),
+        statistics=Statistics(clock, settings.cluster_name, lambda: store.queues.tallies, topics.is_system),
+        persistence=Persistence(lambda name: table_sync.changed(name)),
+        gate=Gate(),
+        published=lambda: host.registration.published(),
+        is_slave=lambda: host.roles.role is HaRole.SLAVE,
+        is_sure_master=lambda: host.replication.master.is_sure,
+    )
+    delay = DelayService(core)
+    table_sync = TableSync(core, delay, lambda: host.replication.master.tables_changed())
+    flow = FlowControl(loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
+    retention = Retention(core, delay, flow)
+    return CoreLayer(
+        core=core,
+        delay=delay,
+        transactions=Transactions(core) if guard is None else Transactions(core, may_be_shown(guard)),
+        flow=flow,
+        retention=retention,
+        scrubber=Scrubber(core, disk, retention.paused(), bytes_per_second=settings.store.scrub_bytes_per_second),
+        table_sync=table_sync,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationLayer:
+    """Who follows whom, and how that is changed."""
+
+    replication: Replication
+    roles: Roles
+    orders: RoleOrders
+    control: ControlServer
+
+
+def build_replication(host: Host, stored: StoreLayer, shared: CoreLayer, *, disk: Disk) -> ReplicationLayer:
+    """Replication and roles of the store."""
+    settings, store = stored.live.now, stored.store
+    promises = PromiseFile(disk, settings.store_path)
+    replication = Replication(
+        settings, store, shared.table_sync, promises, standstill=host.standstill,
+        advanced=lambda: host.visibility.release_answers(), meanwhile=lambda: host.visibility.appended(),
+        account=stored.account, certificates=host.tls.replication, quiet=shared.retention.paused,
+    )  # fmt: skip
+    roles = Roles(
+        settings, store, replication, shared.core.gate, host,
+        promises=promises, records=RoleFile(disk, settings.store_path),
+        completeness=DataCompleteness(
+            disk, settings.store_path, scope=settings.memory_scope,
+            broker=f"{settings.cluster_name}/{settings.broker_name}",
+        ),
+    )  # fmt: skip
+    orders = RoleOrders(roles)
+    return ReplicationLayer(
+        replication=replication,
+        roles=roles,
+        orders=orders,
+        control=ControlServer(settings.control_path, orders),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLayer:
+    """What answers requests, and what tells name servers of this broker."""
+
+    ack_gate: AckGate
+    path: SendPath
+    sends: SendHandlers
+    pulls: PullHandlers
+    visibility: Visibility
+    registration: Registration
+    outside: OutsideAddresses
+    tables: StoredTables
+    periodic_tasks: PeriodicTasks
+
+
+def build_server(
+    host: Host, stored: StoreLayer, shared: CoreLayer, followed: ReplicationLayer, *, loop: asyncio.AbstractEventLoop
+) -> ServerLayer:
+    """Sends, pulls and registration."""
+    settings, store, guard = stored.live.now, stored.store, stored.guard
+    core, replication, roles = shared.core, followed.replication, followed.roles
+    ack_gate = AckGate(
+        store, replication.policy, core.stats, loop,
+        flush_timeout_ms=settings.sync_flush_timeout_ms if settings.store.flush.is_sync else None,
+        slave_timeout_ms=settings.ha.slave_timeout_ms, sends_max=settings.send_queue_capacity,
+    )  # fmt: skip
+    path = SendPath(
+        store,
+        core.routes,
+        shared.flow,
+        core.stats,
+        limits=WireLimits(frame_bytes_max=settings.frame_bytes_max),
+        body_bytes_max=settings.message_bytes_max,
+        loop=loop,
+        gate=core.gate,
+        ack_gate=ack_gate,
+        signed_sends=None if guard is None else lambda path: SignedSends(guard, path, core.routes).take,
+    )
+    suggest_broker = broker_suggester(stored.live, store, replication, roles)
+    pulls = PullHandlers(core, loop, suggest_broker=suggest_broker)
+    registration = Registration(
+        None,
+        list(settings.name_servers),
+        lambda: published_topics(core.topics.document(), roles.epoch, is_withdrawn=roles.is_withdrawn),
+        period_ms=settings.register_period_ms,
+        on_master=roles.master_found,
+        on_ordered=host.mark_ordered,
+        account=stored.account,
+        tls=host.tls.towards_name_servers,
+    )
+    return ServerLayer(
+        ack_gate=ack_gate,
+        path=path,
+        sends=SendHandlers(core, path),
+        pulls=pulls,
+        visibility=Visibility(loop, store, ack_gate, pulls.hold, replication.moved),
+        registration=registration,
+        outside=OutsideAddresses(settings.outside_path, lambda: host.register(host.registered_as)),
+        tables=StoredTables(core, shared.delay),
+        periodic_tasks=PeriodicTasks(core),
+    )
