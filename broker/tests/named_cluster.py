@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_testing.client import wait_until
 from gantry_testing.local import running_broker
+from gantry_testing.loop_thread import LoopThread
 from gantry_wire.commands.clients import MessageQueue
 
 TOPIC: Final = "orders"
@@ -54,22 +53,21 @@ class ThreadedNamedCluster:
         self.address = ""
         self._cluster = named_cluster(folder, **conf)
         self._stack = AsyncExitStack()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="named-cluster")
+        self._loop = LoopThread("named-cluster")
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._loop.__enter__()
         self.address, self.broker = self.run(self._stack.enter_async_context(self._cluster))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.run(self._stack.aclose())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        try:
+            self.run(self._stack.aclose())
+        finally:
+            self._loop.__exit__(None, None, None)
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float = 120.0) -> T:
         """What `work` returns, run on the cluster's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+        return self._loop.run(work, timeout_s=timeout_s)

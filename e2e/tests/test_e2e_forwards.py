@@ -21,6 +21,7 @@ from gantry_cluster.pods import Namespace
 from gantry_operator.errors import SidecarSilent
 from gantry_operator.sidecars import Peer
 from gantry_status.orders import AskPromise
+from gantry_testing.http_server import application, http_server
 from gantry_testing.programs import write_program
 
 KUBECTL = """\
@@ -78,18 +79,13 @@ class Scene:
             self.heard.append((name, request.path, request.headers["Authorization"]))
             return web.json_response({"role": "MASTER", "epoch": 1, "pod": name})
 
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        (self.folder / f"pod-{name}").write_text(str(runner.addresses[0][1]))
-        self.pods.append({"metadata": {"name": name}, "status": {"phase": phase, "podIP": ADDRESS}})
-        try:
-            yield
-        finally:
-            self.pods = [pod for pod in self.pods if pod["metadata"]["name"] != name]
-            await runner.cleanup()
+        async with http_server(application(answer)) as port:
+            (self.folder / f"pod-{name}").write_text(str(port))
+            self.pods.append({"metadata": {"name": name}, "status": {"phase": phase, "podIP": ADDRESS}})
+            try:
+                yield
+            finally:
+                self.pods = [pod for pod in self.pods if pod["metadata"]["name"] != name]
 
 
 @pytest.fixture

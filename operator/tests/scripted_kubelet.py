@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Final, NamedTuple, final
 
 import trustme
 from aiohttp import web
+
+from gantry_testing.http_server import http_server
+from gantry_testing.loop_thread import LoopThread
 
 PROTOCOL: Final = "v4.channel.k8s.io"
 
@@ -36,41 +38,26 @@ Log = Callable[[str, str, bool], str | None]
 
 @final
 class Kubelet:
-    """Owned by the test; its loop runs in a thread of its own."""
+    """Runs on a loop in a thread of its own; the test says what comes."""
 
     def __init__(self) -> None:
         self.run: Run = lambda pod, container, command: Outcome(b"", "no such program", 127)
         self.log: Log = lambda pod, container, is_previous: f"{container} of {pod}\n"
         self.ran: Final[list[tuple[str, str, list[str]]]] = []
         self.port = 0
-        self._loop: Final = asyncio.new_event_loop()
-        self._ready: Final = threading.Event()
         self._stop: Final = asyncio.Event()
-        self._thread: Final = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-        assert self._ready.wait(120), "it listens"
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(120)
-        self._loop.close()
-
-    async def _serve(self) -> None:
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Serve until the end."""
         app = web.Application()
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-        await site.start()
-        self.port = runner.addresses[0][1]
-        self._ready.set()
-        await self._stop.wait()
-        await runner.cleanup()
+        async with http_server(app, tls=context) as self.port:
+            yield
+            self._stop.set()
 
     async def _logs(self, request: web.Request) -> web.Response:
         is_previous = request.query.get("previous") == "true"
@@ -101,12 +88,13 @@ class Kubelet:
 @contextmanager
 def scripted_kubelet() -> Iterator[Kubelet]:
     """Until the end of the test."""
-    made = Kubelet()
-    made.start()
-    try:
-        yield made
-    finally:
-        made.stop()
+    with LoopThread("kubelet") as loop:
+        made, stack = Kubelet(), AsyncExitStack()
+        loop.run(stack.enter_async_context(made.listening()))
+        try:
+            yield made
+        finally:
+            loop.run(stack.aclose())
 
 
 def node_of(kubelet: Kubelet, name: str) -> dict[str, object]:

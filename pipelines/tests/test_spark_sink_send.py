@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from gantry_testing.client import FakeCluster, ThreadedCluster
+from gantry_testing.client.broker import FakeBroker
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.message import StoredMessage
@@ -176,14 +178,19 @@ def test_a_broker_that_would_store_twice_is_refused_before_a_row_is_sent(threade
     assert stored(threaded) == []
 
 
+async def start_later(broker: FakeBroker) -> None:
+    """Start it a second from now, on the loop of its cluster."""
+    loop = asyncio.get_running_loop()
+    loop.call_later(1.0, lambda: loop.create_task(broker.start()))
+
+
 @pytest.mark.verify
 def test_one_that_is_away_for_a_moment_is_waited_for(threaded: ThreadedCluster) -> None:
     """A rolling update stops no query."""
     broker = threaded.cluster.broker("broker-a")
     threaded.cluster.stale_names.add("broker-a")
     threaded.run(broker.stop())
-    timer_loop = threaded._loop
-    timer_loop.call_soon_threadsafe(timer_loop.call_later, 1.0, lambda: timer_loop.create_task(broker.start()))
+    threaded.run(start_later(broker))
 
     send(threaded, {"body": [b"x"], "queue": [0], "broker": ["broker-a"]}, patience="60s")
 

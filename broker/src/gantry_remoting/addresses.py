@@ -86,6 +86,20 @@ async def listen(
         raise
 
 
+async def stop_listening(server: asyncio.Server) -> None:
+    """Close the listening sockets of ``server``; it accepts nothing in the turn of the loop before that.
+
+    Python 3.11 loses a connection that it accepts in the turn in which the server closes: it stays open until the
+    garbage collector finds it (python/cpython#109564).
+    """
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, asyncio.SelectorEventLoop):
+        for listening in server.sockets:
+            loop.remove_reader(listening.fileno())
+        await asyncio.sleep(0)
+    server.close()
+
+
 def _open_socket(port: int, backlog: int) -> socket.socket:
     """A socket for both families."""
     found = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)

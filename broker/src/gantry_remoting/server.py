@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, final
 
-from gantry_remoting.addresses import join_address, listen
+from gantry_remoting.addresses import join_address, listen, stop_listening
 from gantry_remoting.budgets import ByteBudget, Holding, ReplyTurns
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.closings import CloseReason, Closings
@@ -73,6 +73,7 @@ class Listener:
         self._per_address: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
         self._emptied = asyncio.Event()
+        self._is_closing = False
         self._sweeper: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -110,11 +111,12 @@ class Listener:
         self._sweep()
 
     async def close(self) -> None:
-        """Stop listening and close every connection."""
+        """Stop listening and close every connection, also one that the loop has accepted and not made yet."""
+        self._is_closing = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._server is not None:
-            self._server.close()
+            await stop_listening(self._server)
         for connection in list(self.connections):
             connection.close("the server stops")
         await self._empty()
@@ -139,6 +141,9 @@ class Listener:
 
     def admit(self, connection: Connection) -> bool:
         """Whether there is room for one more; closes it when not."""
+        if self._is_closing:
+            connection.abort()
+            return False
         address = connection.peer[0]
         if len(self.connections) >= self.settings.connections_max:
             connection.close("is one connection too many for this port", CloseReason.CONNECTIONS)

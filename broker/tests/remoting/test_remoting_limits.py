@@ -1,8 +1,10 @@
 """Limits of connections: what one peer may cost, and that nobody else notices when it costs more."""
 
 import asyncio
+import gc
 import logging
 import socket
+import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -375,6 +377,58 @@ async def test_a_deaf_peer_does_not_hold_up_the_stop(monkeypatch: pytest.MonkeyP
         await wait_until(lambda: host.handled == 1)
     deaf.close()
     await wait_until(lambda: len(host.disconnected) == 1)
+
+
+TURNS = range(8)
+"""Turns of the loop between a connection in the backlog and the close; in some it is accepted and not made yet."""
+
+
+async def open_after_close(turns: int) -> bool:
+    """Whether a peer is connected after a listener has closed ``turns`` turns of the loop after the peer connected."""
+    async with hosting() as host:
+        peer = socket.create_connection(("127.0.0.1", host.listener.port))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    for _ in TURNS:
+        await asyncio.sleep(0)
+    peer.setblocking(False)
+    with peer:
+        try:
+            return bool(peer.recv(1))
+        except BlockingIOError:
+            return True
+        except ConnectionResetError:
+            return False
+        finally:
+            for connection in tuple(host.listener.connections):
+                connection.abort()
+            await asyncio.sleep(0)
+
+
+@on_both_loops
+async def test_a_connection_that_is_accepted_while_the_listener_closes_ends() -> None:
+    """A listener that has closed has no connection, whatever was in its backlog."""
+    assert [turns for turns in TURNS if await open_after_close(turns)] == []
+
+
+@pytest.mark.parametrize("guard", ["stop_listening", "is_closing"])
+async def test_without_a_guard_such_a_connection_stays_open(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: a listener that accepts, or admits, while it closes leaves a connection open."""
+
+    async def close(server: asyncio.Server) -> None:
+        server.close()
+
+    if guard == "stop_listening":
+        monkeypatch.setattr("gantry_remoting.server.stop_listening", close)
+    else:
+        never = property(lambda self: False, lambda self, value: None)
+        monkeypatch.setattr(Listener, "_is_closing", never, raising=False)
+    try:
+        assert [turns for turns in TURNS if await open_after_close(turns)] != []
+    finally:
+        with warnings.catch_warnings():  # of what the loop has lost
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 @on_both_loops

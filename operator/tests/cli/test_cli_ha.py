@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +14,13 @@ from gantry_broker.control.server import ControlServer
 from gantry_cli.main import cli
 from gantry_status.orders import HaRole, HaStatus, OrderRefused
 from gantry_testing.fake_group import FakeGroup
+from gantry_testing.loop_thread import LoopThread
 
 
 class Sockets:
     """A group whose members listen at sockets of their own."""
 
-    def __init__(self, group: FakeGroup, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, group: FakeGroup, directory: Path, loop: LoopThread) -> None:
         self.group = group
         self._servers: dict[int, ControlServer] = {}
         for number, member in group.members.items():
@@ -39,11 +38,11 @@ class Sockets:
         return ["--socket", self._servers[number].path]
 
     def start(self, number: int) -> None:
-        asyncio.run_coroutine_threadsafe(self._servers[number].start(), self._loop).result(10)
+        self._loop.run(self._servers[number].start())
 
     def stop(self, number: int) -> None:
         """As if its process were gone."""
-        asyncio.run_coroutine_threadsafe(self._servers[number].close(), self._loop).result(10)
+        self._loop.run(self._servers[number].close())
 
     def stop_all(self) -> None:
         for number in self._servers:
@@ -53,19 +52,12 @@ class Sockets:
 @contextmanager
 def listening(group: FakeGroup, directory: Path) -> Iterator[Sockets]:
     """Its members on a loop in another thread, since a command has its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="fake-brokers")
-    thread.start()
-    sockets = Sockets(group, directory, loop)
-    try:
+    with LoopThread("fake-brokers") as loop:
+        sockets = Sockets(group, directory, loop)
         for number in group.members:
             sockets.start(number)
         yield sockets
         sockets.stop_all()
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from aiohttp import web
 from click.testing import CliRunner, Result
 from kubectl_scene import write_kubeconfig
 from operator_world.cluster import GROUP, NAMESPACE
@@ -24,6 +23,7 @@ from gantry_cli.kube.documents import GroupLook, KubeExplainDocument
 from gantry_cli.kube.plugin import cli
 from gantry_cli.orders import OrderDocument
 from gantry_spec.manifest.annotations import PROMOTE
+from gantry_testing.http_server import application, http_server
 
 
 class Person:
@@ -46,19 +46,11 @@ class Person:
 @asynccontextmanager
 async def person_at(play: Play, folder: Path) -> AsyncIterator[Person]:
     """With a kubeconfig for the model cluster."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", HttpKubernetes(play.cluster.api).answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    kubeconfig = folder / "kubeconfig"
-    write_kubeconfig(kubeconfig, f"http://{host}:{port}")
-    kubeconfig.write_text(kubeconfig.read_text().replace("a-token-of-an-administrator", TOKEN))
-    try:
+    async with http_server(application(HttpKubernetes(play.cluster.api).answer)) as port:
+        kubeconfig = folder / "kubeconfig"
+        write_kubeconfig(kubeconfig, f"http://127.0.0.1:{port}")
+        kubeconfig.write_text(kubeconfig.read_text().replace("a-token-of-an-administrator", TOKEN))
         yield Person(play, kubeconfig)
-    finally:
-        await runner.cleanup()
 
 
 @pytest.mark.verify

@@ -15,6 +15,7 @@ from operator_world.fake_kubernetes import FakeKubernetes, kind_at
 from gantry_operator.api import KINDS, STATUS_MANAGER
 from gantry_operator.errors import ApiError
 from gantry_operator.kubernetes_api import KubernetesApi, client_of
+from gantry_testing.http_server import application, http_server
 
 TOKEN: Final = "the-token-of-the-operator"
 
@@ -93,19 +94,12 @@ def failure(status: int, message: str) -> web.Response:
 async def http_kubernetes(**options: Any) -> AsyncIterator[tuple[HttpKubernetes, KubernetesApi]]:
     """A server, and the real port to it."""
     server = HttpKubernetes(FakeKubernetes())
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    settings = Configuration()
-    settings.host = server.url = f"http://{host}:{port}"
-    settings.api_key = {"authorization": f"Bearer {TOKEN}"}
-    api = KubernetesApi(client_of(settings), **options)
-    try:
-        yield server, api
-    finally:
-        api.close()
-        await runner.cleanup()
+    async with http_server(application(server.answer)) as port:
+        settings = Configuration()
+        settings.host = server.url = f"http://127.0.0.1:{port}"
+        settings.api_key = {"authorization": f"Bearer {TOKEN}"}
+        api = KubernetesApi(client_of(settings), **options)
+        try:
+            yield server, api
+        finally:
+            api.close()

@@ -22,6 +22,7 @@ from gantry_operator.sidecars import HttpSidecars, Peer
 from gantry_spec.sidecar_proof import fingerprint_of, proof_of
 from gantry_status.orders import Fence
 from gantry_testing.certificates import Party
+from gantry_testing.http_server import application, http_server
 
 
 class TlsSidecar:
@@ -48,18 +49,10 @@ class TlsSidecar:
 
     @asynccontextmanager
     async def listening(self, port: int = 0) -> AsyncIterator[Peer]:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self.answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(self.party.chain, self.party.key)
-        await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
-        self.port = runner.addresses[0][1]
-        try:
+        async with http_server(application(self.answer), port=port, tls=tls) as self.port:
             yield Peer("127.0.0.1", self.port, TOKEN, is_tls=True)
-        finally:
-            await runner.cleanup()
 
 
 async def relayed(sidecar: TlsSidecar, nonce: str) -> str:

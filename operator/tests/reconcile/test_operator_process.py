@@ -6,7 +6,7 @@ import asyncio
 import getpass
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from gantry_operator.watched_resources import LISTED, WatchedResources
 from gantry_spec.executor import Expected
 from gantry_spec.heard import report_of
 from gantry_status import orders
+from gantry_testing.http_server import application, http_server
 
 KUBECONFIG = """\
 apiVersion: v1
@@ -370,17 +371,10 @@ async def test_a_real_sidecar_says_what_a_decision_needs_obeys_and_refuses(
 
 
 @asynccontextmanager
-async def answering(handler: web.RequestHandler | object) -> AsyncIterator[Peer]:
+async def answering(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[Peer]:
     """A sidecar that is none."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)  # type: ignore[arg-type]
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield Peer("127.0.0.1", runner.addresses[0][1], TOKEN)
-    finally:
-        await runner.cleanup()
+    async with http_server(application(handler)) as port:
+        yield Peer("127.0.0.1", port, TOKEN)
 
 
 async def test_a_sidecar_that_hangs_lies_or_sends_us_away_is_silent() -> None:

@@ -22,7 +22,7 @@ from gantry_broker.ha.frames import PREAMBLE, StreamBroken, Table
 from gantry_broker.ha.healing import RangeQuestion
 from gantry_broker.ha.master_session import MasterFacts, MasterLog, MasterSession
 from gantry_broker.ha.tls_port import TlsPort
-from gantry_remoting.addresses import join_address, listen, peer_address
+from gantry_remoting.addresses import join_address, listen, peer_address, stop_listening
 from gantry_remoting.closings import LimitedLog
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,9 @@ class ReplicationServer:
         self._appended_at = 0.0
         self._is_beat_scheduled = False
         self._beats: asyncio.Task[None] | None = None
+        self.is_closing = False
+        """Whether no stream may begin any more, also one whose connection the loop has accepted already."""
+
         self.log: Final = LimitedLog(log)
 
     async def start(self, host: str, port: int, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
@@ -104,11 +107,12 @@ class ReplicationServer:
 
     async def close(self) -> None:
         """Stop listening and end every stream."""
+        self.is_closing = True
         if self._beats is not None:
             self._beats.cancel()
             await asyncio.wait([self._beats])
         if self._server is not None:
-            self._server.close()
+            await stop_listening(self._server)
         if self._tls_port is not None:
             await self._tls_port.close()
         self.disconnect("this broker stops to be a master")
@@ -210,7 +214,7 @@ class MasterStream(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer = join_address(*peer_address(peer)) if peer else "?"
         facts = self._server.facts()
-        if facts is None or not peer or not self._server.make_room():
+        if facts is None or not peer or self._server.is_closing or not self._server.make_room():
             transport.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_BYTES // 4)
