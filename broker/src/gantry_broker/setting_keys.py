@@ -166,7 +166,7 @@ _FIXED: Final[dict[str, tuple[str, str]]] = {
 _LATER: Final[dict[str, str]] = {
     "storePathCommitLog": "the log lies in storePathRootDir/commitlog",
 }
-"""Keys of RocketMQ that would be believed and not obeyed; said apart from those that nobody knows."""
+"""Keys of RocketMQ that have no effect here. The error for them differs from that for unknown keys."""
 
 
 def parse_properties_file(text: str) -> dict[str, str]:

@@ -302,7 +302,7 @@ class CommitLog:
     def view(self, offset: int) -> memoryview:
         """The log from ``offset`` on, as far as it lies in one piece of memory; empty where there is none.
 
-        Not to be kept: the memory may go to somebody else with the next ``advance``.
+        Do not keep it: the next ``advance`` may reuse the memory.
         """
         extent = self.at(offset)
         if extent is None or not self.min_physical <= offset < self.wrote:

@@ -6,7 +6,7 @@ Asynchronous: flush when enough pages are dirty, or when it has been too long; `
 Synchronous: flush as soon as anything was appended. That is group commit without any group: while one ``fdatasync``
 runs, sends go on being appended, and the next one covers all of them; whoever waits is answered when ``flushed``
 has passed it. On a slow disk the next one waits a moment for those who were just answered; see
-``Gathering``. With a write buffer the flush commits first, so that nobody ever waits for the commit thread's tick.
+``Gathering``. With a write buffer the flush commits first, so no send waits for the commit thread's tick.
 
 Nothing here is waited for by a request. One failure is the end; see ``failure``.
 

@@ -2,9 +2,9 @@
 
 Java's clients send 37 one-way, ours waits for the answer.
 
-What was given up lies in TRANS_CHECK_MAX_TIME_TOPIC. Resumed, it becomes a half message once more, as if its producer
-had just sent it, and is asked about from the beginning. Twice would be two transactions with one message: a half
-message that is newer than the one that was given up is refused, where RocketMQ stores another one.
+A transaction that was given up lies in TRANS_CHECK_MAX_TIME_TOPIC. When it is resumed, it becomes a half message again,
+as if its producer had just sent it, and its checks start from the beginning. Resuming it twice would make two
+transactions of one message: the request is refused if a newer half message exists, where RocketMQ stores another one.
 """
 
 from collections import deque
