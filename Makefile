@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull
+.PHONY: help setup up down test verify check format manifests lock interop interop-admin interop-bench crash damage fuzz mutations audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter bench-burst abuse bench-pull bench-compare
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,6 +97,9 @@ bench-filter: ## Measure filters in SQL92: how many messages a second one core j
 
 bench-pull: ## Measure what verifying every read costs a pull: hot and first reads, messages side by side and apart.
 	@scripts/bench-pull $(BENCH_PULL)
+
+bench-compare: ## Measure what changed since the commit BEFORE: sends and replication of both in one run (BEFORE=REV).
+	@scripts/bench-compare $(or $(BEFORE),$(error BEFORE is missing; example: make bench-compare BEFORE=HEAD~10)) $(BENCH_COMPARE)
 
 bench-operator: ## Measure the operator: 50 groups at once at a real API server, and its calls and memory at rest.
 	@scripts/bench-operator $(BENCH_OPERATOR)

@@ -7,8 +7,8 @@ fails the run; one of Apache's becomes a cell that says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 from typing import Final, final
@@ -26,7 +26,7 @@ from gantry_bench.ha_pulls import PullLoop
 from gantry_bench.ha_scale import HaScale
 from gantry_bench.ha_slow import ACK_DELAY_MS, SYNC_DELAY_MS, SlowRun
 from gantry_bench.loadgen import LoadGenerator, Run, Target, Timing
-from gantry_bench.media import pool_media
+from gantry_bench.media import buffer_place
 from gantry_bench.parts import ROOM_FOR_HEADERS_BYTES
 from gantry_bench.processes import start_relay
 from gantry_bench.tail import Medium
@@ -34,15 +34,6 @@ from gantry_bench.tail import Medium
 SLOW_PROGRAM: Final = ("gantry_testing.slow_broker", "--sync-delay-ms", str(SYNC_DELAY_MS), "--")
 FIRST_LEVEL: Final = 64
 SLOW_DISK: Final = Setup(flush="sync", replication="sync", has_buffer=False)
-MEDIA: Final[tuple[Medium, ...]] = ("hugetlbfs", "tmpfs")
-"""Where buffers are, by preference: both outlive their process."""
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where buffers are."""
-
-    medium: Medium
-    path: str
 
 
 @final
@@ -122,18 +113,9 @@ class Runner:
         needed = room_needed(plans, ROOM_FOR_HEADERS_BYTES)
         if not needed:
             return list(plans)
-        place = stack.enter_context(self._place(needed))
+        place = stack.enter_context(buffer_place(needed))
         self.medium = place.medium
         return [msgspec.structs.replace(plan, pool_path=place.path) for plan in plans]
-
-    @contextmanager
-    def _place(self, needed: int) -> Iterator[Place]:
-        with pool_media(needed) as media:
-            for medium in MEDIA:
-                if medium in media.paths:
-                    yield Place(medium=medium, path=media.paths[medium])
-                    return
-            raise BenchmarkFailed(f"there is no place for buffers: {media.missing}")
 
     def _run(self, pair: Pair, level: int) -> HaRun:
         try:

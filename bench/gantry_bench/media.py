@@ -17,12 +17,15 @@ from typing import Final
 
 import msgspec
 
+from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.machine import read_available_bytes
 from gantry_bench.tail import Medium
 
 HUGE_PAGES_WANTED: Final = Path("/proc/sys/vm/nr_hugepages")
 HUGE_PAGE_BYTES: Final = 2 << 20
 SHARED_MEMORY: Final = Path("/dev/shm")
+BUFFER_MEDIA: Final[tuple[Medium, ...]] = ("hugetlbfs", "tmpfs")
+"""The media that outlive their process, as a write buffer must, the preferred one first."""
 
 
 class PoolMedia(msgspec.Struct, frozen=True):
@@ -46,6 +49,24 @@ def pool_media(bytes_needed: int) -> Iterator[PoolMedia]:
             except OSError as error:
                 missing[medium] = error.strerror or str(error)
         yield PoolMedia(paths=paths, missing=missing)
+
+
+class BufferPlace(msgspec.Struct, frozen=True):
+    """Where the write buffers of a run are."""
+
+    medium: Medium
+    path: str
+
+
+@contextmanager
+def buffer_place(bytes_needed: int) -> Iterator[BufferPlace]:
+    """Provide the best place for write buffers that this machine has, for the length of a `with`."""
+    with pool_media(bytes_needed) as media:
+        for medium in BUFFER_MEDIA:
+            if medium in media.paths:
+                yield BufferPlace(medium=medium, path=media.paths[medium])
+                return
+        raise BenchmarkFailed(f"there is no place for buffers: {media.missing}")
 
 
 @contextmanager
