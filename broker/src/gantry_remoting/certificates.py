@@ -192,8 +192,8 @@ class CertificateSource(Generic[T_co]):
 
     def _refuse(self, seen: bytes, reason: str) -> None:
         if self._doubted == seen and self.trouble != reason:
-            self.trouble = reason
-            log.error("a certificate is not replaced, the old one goes on", extra={**self._facts(), "reason": reason})
+            log.error("certificate not replaced; the old one stays", extra={**self._facts(), "reason": reason})
+            self.trouble = reason  # after the line: a reader of `trouble` finds it in the log
         self._doubted = seen
 
     def _warn(self) -> None:

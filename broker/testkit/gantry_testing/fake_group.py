@@ -42,6 +42,8 @@ class FakeMember:
     """Why it refuses to be drained."""
     granted_ms: int = 0
     name: str = "b"
+    granted_ms_at_promotion: int | None = None
+    """The rest of its last grant when it was promoted; None before that."""
     _promised_at: float | None = None
     ordered: list[str] = field(default_factory=list)
 
@@ -109,6 +111,7 @@ class FakeMember:
 
     async def promote(self, epoch: int, electable: list[int], force: bool) -> HaStatus:
         self.ordered.append(f"promote {epoch}")
+        self.granted_ms_at_promotion = self._granted_ms()
         if self.role is HaRole.MASTER and epoch == self.epoch:
             self.is_draining = False
             return await self.status()

@@ -40,7 +40,7 @@ def source(party: Party) -> CertificateSource[ssl.SSLContext]:
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
-    message = "a certificate is not replaced, the old one goes on"
+    message = "certificate not replaced; the old one stays"
     return [record.__dict__["reason"] for record in caplog.records if record.getMessage() == message]
 
 

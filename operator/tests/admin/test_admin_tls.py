@@ -144,7 +144,7 @@ def test_files_that_do_not_fit_together_leave_the_old_certificate_in_use(tmp_pat
     own, other = Party(tmp_path / "own", authority), Party(tmp_path / "other", authority)
     with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens"), *options(own)) as sidecar:
         own.key.write_bytes(other.key.read_bytes())
-        wait_for(lambda: "the old one goes on" in sidecar.child.log, "it is complained about")
+        wait_for(lambda: "certificate not replaced" in sidecar.child.log, "it is complained about")
 
         assert get(sidecar, "/v1/status", context(authority), TOKEN).status_code == 200
 
