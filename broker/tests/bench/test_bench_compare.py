@@ -9,7 +9,7 @@ from pathlib import Path
 
 import compare
 import pytest
-from gantry_bench import errors, loadgen, measurement, processes
+from gantry_bench import errors, loadgen, machine, measurement, processes
 from test_bench_measurement import report
 
 
@@ -88,7 +88,7 @@ def test_cell_is_measured_with_two_brokers(tmp_path: Path) -> None:
     comparison = compare.Comparison(
         {"before": prefix, "after": prefix},
         tmp_path,
-        cores=compare.Cores(server=None, load=None),
+        cores=machine.Cores(server=None, load=None),
         rounds=2,
         timing=loadgen.Timing(warm_up_ms=10, duration_ms=50),
         report=lambda _: None,
