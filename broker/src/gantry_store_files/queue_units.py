@@ -45,6 +45,7 @@ EXTENSION_CODE_MAX: Final = -(1 << 31) - 1
 """Tags codes up to here are addresses in RocketMQ's queue extension, and say nothing about tags."""
 
 QUEUE_ID_MAX: Final = 0x7FFFFFFF
+QUEUE_ID_DIGITS_MAX: Final = len(str(QUEUE_ID_MAX))
 
 Unit = tuple[int, int, int]
 """Physical offset, size, tags code."""
@@ -78,8 +79,8 @@ class QueueBounds(NamedTuple):
 
 
 def parse_queue_id(name: str) -> int | None:
-    """The queue whose directory has this name, or None for a foreign name such as ``007``."""
-    is_canonical = name.isascii() and name.isdigit() and str(int(name)) == name
+    """The queue that a directory or a property names, or None for anything else, such as ``007``."""
+    is_canonical = len(name) <= QUEUE_ID_DIGITS_MAX and name.isascii() and name.isdigit() and str(int(name)) == name
     return int(name) if is_canonical and int(name) <= QUEUE_ID_MAX else None
 
 

@@ -4,6 +4,8 @@
 
 Opening a store refuses segments that do not fit together. Reading must not: what is there is listed, and what does not
 fit is reported. So nothing here takes for granted that a file is there, and a directory with such a name is no segment.
+
+The files of the key index are named by the time they were begun; which names are theirs is decided here, too.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from typing import Final, NamedTuple
 from gantry_store_files.disk import StoreDisk
 
 NAME_DIGITS: Final = 20
+INDEX_NAME_DIGITS: Final = 17
+"""Of a local time, with its milliseconds."""
 
 
 class Segment(NamedTuple):
@@ -48,7 +52,17 @@ def segment_name(base_offset: int) -> str:
 
 def parse_segment_name(name: str) -> int | None:
     """The offset at which the file of that name begins, or None for a foreign name."""
-    return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
+    return int(name) if _is_number(name, NAME_DIGITS) else None
+
+
+def index_names(disk: StoreDisk, directory: str) -> list[str]:
+    """The names of a key index's files, oldest first; foreign names are left out."""
+    return [name for name in disk.list(directory) if _is_number(name, INDEX_NAME_DIGITS)]
+
+
+def _is_number(name: str, digits: int) -> bool:
+    # Without isascii() other numerals would pass, some of which int() refuses.
+    return len(name) == digits and name.isascii() and name.isdigit()
 
 
 def segments_of(disk: StoreDisk, directory: str) -> tuple[Segment, ...]:

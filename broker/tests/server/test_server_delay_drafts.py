@@ -83,8 +83,16 @@ def test_a_damaged_message_is_never_copied() -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{"REAL_TOPIC": ""}, {"REAL_TOPIC": "../etc"}, {"REAL_QID": ""}, {"REAL_QID": "-1"}, {"REAL_QID": "x"}],
-    ids=str,
+    [
+        {"REAL_TOPIC": ""},
+        {"REAL_TOPIC": "../etc"},
+        {"REAL_QID": ""},
+        {"REAL_QID": "-1"},
+        {"REAL_QID": "x"},
+        {"REAL_QID": "2147483648"},
+        {"REAL_QID": "1" * 5000},
+    ],
+    ids=lambda more: str(more)[:40],
 )
 def test_a_message_from_nowhere_is_passed_over(more: dict[str, str]) -> None:
     """Without a real topic there is nowhere to put it; those behind it are delivered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 
@@ -63,6 +64,16 @@ def test_a_topic_that_was_made_anew_has_an_earlier_life_and_no_damage(world: Sto
 
     assert report.findings.kept == []
     assert (report.older_records, report.units) == (100, 120)
+
+
+def test_offsets_of_queues_that_cannot_be_are_passed_over(world: StoreWorld) -> None:
+    """The table of offsets comes from any broker: a queue id in other numerals, or with too many digits, is none."""
+    world.close()
+    offsets = {"orders@billing": {"0": 1, "²": 5, "1" * 5000: 5}}
+    world.disk.make_directory(world.path("config"))
+    world.disk.write_file(world.path("config/consumerOffset.json"), json.dumps({"offsetTable": offsets}).encode())
+
+    assert verify(world).findings.kept == []
 
 
 def test_an_earlier_life_is_known_without_the_recovery_point(world: StoreWorld) -> None:

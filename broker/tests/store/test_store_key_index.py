@@ -64,6 +64,21 @@ def test_keys_are_found_over_many_files(world: StoreWorld) -> None:
     assert found(world, "k3") == [b"%d" % number for number in range(293, 0, -10)]
 
 
+def test_a_file_with_other_numerals_in_its_name_is_no_index_file(world: StoreWorld) -> None:
+    """Only names of ASCII digits are ours: another one is left alone, and makes the index neither newer nor damaged."""
+    world.append([world.draft(body=b"one", keys="k")])
+    world.close()
+    foreign = world.path("index/2099010112000000²")
+    world.disk.create(foreign, world.settings.index_file_size).close()
+
+    report = world.open()
+
+    assert not report.is_index_rebuilt
+    world.append([world.draft(body=b"two", keys="k")])
+    assert found(world, "k") == [b"two", b"one"]
+    assert world.disk.exists(foreign)
+
+
 def test_a_time_range_limits_what_is_found(world: StoreWorld) -> None:
     """Entries know their time to the second."""
     start = world.clock.wall_ms()

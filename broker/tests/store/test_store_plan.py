@@ -187,7 +187,7 @@ def test_delay_levels_are_parsed_and_nonsense_is_refused() -> None:
     """RocketMQ's notation, in milliseconds."""
     levels = parse_delay_levels(DEFAULT_DELAY_LEVELS)
     assert (len(levels), levels[0], levels[4], levels[17]) == (18, 1_000, 60_000, 7_200_000)
-    for text in ("1x", "s", "1.5s", "-1s"):
+    for text in ("1x", "s", "1.5s", "-1s", "²s", "٣s"):
         with pytest.raises(ValueError, match="is not a delay level"):
             parse_delay_levels(text)
 

@@ -21,7 +21,7 @@ from gantry_store_files import (
     queue_ids,
     queue_places,
 )
-from gantry_store_files.queue_units import head_store_time
+from gantry_store_files.queue_units import head_store_time, parse_queue_id
 from gantry_wire.message import StoredMessage, encode_record
 
 SIZE = 100
@@ -181,6 +181,11 @@ def test_only_canonical_numbers_name_queues(tmp_path: Path, name: str, is_queue:
 
     assert queue_ids(PlainDisk(), str(tmp_path), "orders") == ([int(name)] if is_queue else [])
     assert [one.queue_id for one in queue_places(PlainDisk(), str(tmp_path))] == ([int(name)] if is_queue else [])
+
+
+def test_a_number_of_any_length_is_parsed_or_refused() -> None:
+    """A property may have more digits than ``int`` takes: that is no queue, and no error."""
+    assert parse_queue_id("1" * 30_000) is None
 
 
 @pytest.mark.parametrize("list_queues", [lambda disk, root: queue_ids(disk, root, "../orders"), queue_places])

@@ -39,10 +39,10 @@ from gantry_broker.store.key_hash import (
 )
 from gantry_broker.store.recovery_point import IndexPoint
 from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
+from gantry_store_files.segments import INDEX_NAME_DIGITS, index_names
 
 log = logging.getLogger(__name__)
 
-NAME_DIGITS: Final = 17
 _pack_entry: Final = ENTRY.pack_into
 _pack_slot: Final = SLOT.pack_into
 _unpack_slot: Final = SLOT.unpack_from
@@ -103,9 +103,7 @@ class KeyIndex:
             foreign = f"{self.directory}.foreign"
             log.warning("a file where the directory of the key index belongs was set aside", extra={"path": foreign})
             self._disk.rename(self.directory, foreign)
-        for name in self._disk.list(self.directory):
-            if len(name) != NAME_DIGITS or not name.isdigit():
-                continue
+        for name in index_names(self._disk, self.directory):
             path = f"{self.directory}/{name}"
             if up_to is not None and name > up_to:
                 self._disk.remove(path)
@@ -221,7 +219,7 @@ class KeyIndex:
         now_ms = self._clock.wall_ms()
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
         last = max(self._last_name, self.files[-1].name if self.files else "")
-        return f"{int(last) + 1:0{NAME_DIGITS}d}" if name <= last else name
+        return f"{int(last) + 1:0{INDEX_NAME_DIGITS}d}" if name <= last else name
 
     def _writable(self) -> IndexFile:
         if self.files and not self.files[-1].is_full:

@@ -20,10 +20,11 @@ from gantry_broker.ports.real_buffers import open_volume
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store.existing import settings_of_store
-from gantry_broker.store.inspect.index_reader import IndexReader, index_names
+from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import MessageStore, RecoveryReport
 from gantry_broker.store.settings import StoreSettings
+from gantry_store_files.segments import index_names
 from gantry_wire.message import encode_host
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def settings_of_files(root: str, disk: RealDisk) -> StoreSettings:
     """The sizes that the files themselves have, RocketMQ's defaults where there are none."""
     settings = settings_of_store(root, StoreSettings(is_preallocating=False), (), disk)
     reading = RealReadingDisk()
-    for name in index_names(reading, root):
+    for name in index_names(reading, f"{root}/index"):
         reader = IndexReader(reading, f"{root}/index/{name}")
         reader.close()
         if reader.shape is not None:

@@ -20,7 +20,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     """Milliseconds of delay level 1, 2, ... from RocketMQ's notation. Raises ValueError for anything else."""
     levels = []
     for word in text.split():
-        if word[-1] not in _UNIT_MS or not word[:-1].isdigit():
+        if word[-1] not in _UNIT_MS or not (word[:-1].isascii() and word[:-1].isdigit()):
             raise ValueError(f"{word!r} is not a delay level: a number and one of s, m, h, d")
         levels.append(int(word[:-1]) * _UNIT_MS[word[-1]])
     return tuple(levels)

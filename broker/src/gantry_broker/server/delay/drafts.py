@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
+from gantry_store_files.queue_units import parse_queue_id
 from gantry_wire import names
 from gantry_wire import properties as keys
 from gantry_wire.hashing import tags_code
@@ -167,10 +168,10 @@ def _value(pairs: bytes, mark: bytes) -> bytes:
 
 
 def _queue(place: tuple[bytes, bytes], find_queue: FindQueue) -> ConsumeQueue | None:
-    topic, queue_id = place[0].decode("utf-8", "replace"), place[1]
-    if names.topic_fault(topic) is not None or not queue_id.isdigit():
+    topic, queue_id = place[0].decode("utf-8", "replace"), parse_queue_id(place[1].decode("utf-8", "replace"))
+    if names.topic_fault(topic) is not None or queue_id is None:
         return None
-    return find_queue(topic, int(queue_id))
+    return find_queue(topic, queue_id)
 
 
 def _keys(pairs: bytes) -> tuple[str, ...]:

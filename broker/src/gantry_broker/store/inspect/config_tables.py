@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.config_file import take_crc
+from gantry_store_files.queue_units import parse_queue_id
 from gantry_store_files.sealed import read_small
 from gantry_wire import fastjson
 
@@ -62,9 +63,9 @@ def consumer_offsets(tables: list[ConfigTable]) -> list[tuple[str, str, int, int
         topic, separator, group = str(name).partition(GROUP_SEPARATOR)
         if separator and isinstance(queues, dict):
             found += [
-                (topic, group, int(queue), offset)
+                (topic, group, queue_id, offset)
                 for queue, offset in queues.items()
-                if str(queue).isdigit() and isinstance(offset, int)
+                if (queue_id := parse_queue_id(str(queue))) is not None and isinstance(offset, int)
             ]
     return found
 

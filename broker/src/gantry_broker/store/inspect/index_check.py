@@ -15,8 +15,9 @@ from typing import Final, final
 
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.findings import Finding, Findings, Harm, Kind
-from gantry_broker.store.inspect.index_reader import Entry, IndexReader, index_names
+from gantry_broker.store.inspect.index_reader import Entry, IndexReader
 from gantry_broker.store.inspect.queue_check import Ground
+from gantry_store_files.segments import index_names
 
 
 @final
@@ -31,7 +32,7 @@ class IndexCheck:
         self._findings: Final[Findings] = ground.findings
         self._readers: Final[list[IndexReader]] = []
         self._run: Finding | None = None
-        for name in index_names(disk, root):
+        for name in index_names(disk, f"{root}/index"):
             self._open(disk, f"{root}/index/{name}")
         self.is_there: Final = bool(self._readers)
         self.end: Final = max(

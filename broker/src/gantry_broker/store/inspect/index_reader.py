@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker.ports.reading import ReadingDisk, ReadingFile
 from gantry_broker.store.index_file import ENTRY, ENTRY_BYTES, HEADER, SLOT, IndexHeader
-from gantry_broker.store.key_index import NAME_DIGITS
 from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
 
 BLOCK_ENTRIES: Final = 4096
@@ -41,12 +40,6 @@ class IndexShape(NamedTuple):
     @property
     def entries_start(self) -> int:
         return INDEX_HEADER_BYTES + self.slots * SLOT_BYTES
-
-
-def index_names(disk: ReadingDisk, root: str) -> list[str]:
-    """The index files, oldest first."""
-    names = disk.list(f"{root}/index")
-    return [name for name in names if len(name) == NAME_DIGITS and name.isascii() and name.isdigit()]
 
 
 @final

@@ -11,14 +11,14 @@ from typing import Final, final
 
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
-from gantry_broker.store.inspect.index_reader import IndexReader, index_names
+from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.inspect.repair_plan import RepairPlan
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.recovery import StartPlan
 from gantry_broker.store.settings import StoreSettings
 from gantry_store_files.queue_units import QueueReader, is_filler, queue_places
-from gantry_store_files.segments import segment_at, segments_of, usual_size
+from gantry_store_files.segments import index_names, segment_at, segments_of, usual_size
 
 _DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
 BLOCK_BYTES: Final = 20
@@ -111,7 +111,7 @@ class DerivedPlanner:
     def plan_index(self) -> None:
         """Whether the index is built again."""
         plan, facts, point = self._plan, self._facts, self._point
-        names = index_names(self._disk, facts.root)
+        names = index_names(self._disk, f"{facts.root}/index")
         if point is None:
             is_there = self._disk.facts(f"{facts.root}/index") is not None
             plan.is_index_rebuilt = is_there and not (facts.is_clean and self._are_good(names))

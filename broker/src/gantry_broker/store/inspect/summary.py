@@ -15,12 +15,12 @@ from gantry_broker.store.identity import Epoch
 from gantry_broker.store.inspect.buffers import BufferDirectory, buffer_directory
 from gantry_broker.store.inspect.config_tables import ConfigTable, config_tables
 from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts
-from gantry_broker.store.inspect.index_reader import IndexReader, index_names
+from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.inspect.log_reader import LogReader, StopReason
 from gantry_broker.store.loss import AcceptedLoss, LostRange, describe_missing
 from gantry_broker.store.recovery import StartPlan
 from gantry_store_files.queue_units import NO_UNIT, QueueReader, queue_places
-from gantry_store_files.segments import segment_faults, usual_size
+from gantry_store_files.segments import index_names, segment_faults, usual_size
 
 END_BYTES_MAX: Final = 4 << 30
 """How much of the log is walked to find its end. A recovery point is seconds old, so it is never that far."""
@@ -143,7 +143,7 @@ def _summarize(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, buffers_
         point_through=facts.point.through if facts.point is not None else None,
         point_fault=facts.point_fault,
         topics=topics,
-        index=[_index(disk, f"{root}/index/{name}") for name in index_names(disk, root)],
+        index=[_index(disk, f"{root}/index/{name}") for name in index_names(disk, f"{root}/index")],
         tables=config_tables(disk, root),
         buffers=buffer_directory(disk, facts, buffers_path),
         set_aside=[name for name in disk.list(f"{root}/set-aside") if not name.endswith(".json")],
