@@ -13,7 +13,7 @@ from typing import Final, final
 
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports.disk import Disk
-from gantry_store_files.sealed import decode_sealed, encode_sealed
+from gantry_broker.store.sealed_file import read_sealed, write_sealed
 from gantry_store_files.store_identity import (
     IDENTITY_FILE,
     IDENTITY_TWIN,
@@ -48,13 +48,15 @@ class IdentityFile:
         reasons: list[str] = []
         found: list[StoreIdentity] = []
         for path in (self.path, self.twin_path):
-            if not self._disk.exists(path):
-                reasons.append(f"{path} is missing")
-                continue
             try:
-                found.append(decode_sealed(self._disk.read_file(path), StoreIdentity))
+                identity = read_sealed(self._disk, path, StoreIdentity)
             except ValueError as exc:
                 reasons.append(f"{path}: {exc}")
+                continue
+            if identity is None:
+                reasons.append(f"{path} is missing")
+            else:
+                found.append(identity)
         if len(found) == 2:
             own, twin = found
             if newer_identity(own, twin) is twin:
@@ -76,18 +78,15 @@ class IdentityFile:
 
     def read_twin(self) -> StoreIdentity | None:
         """What the copy says; None if there is none to believe."""
-        if not self._disk.exists(self.twin_path):
-            return None
         try:
-            return decode_sealed(self._disk.read_file(self.twin_path), StoreIdentity)
+            return read_sealed(self._disk, self.twin_path, StoreIdentity)
         except ValueError:
             return None
 
     def write(self, identity: StoreIdentity) -> None:
         """Replace both, durably. At any moment one of them is whole."""
-        data = encode_sealed(identity)
-        self._disk.write_file(self.path, data)
-        self._disk.write_file(self.twin_path, data)
+        write_sealed(self._disk, self.path, identity)
+        write_sealed(self._disk, self.twin_path, identity)
 
     def forget_twin(self) -> None:
         """The twin could not be written, and says what is not true any more: better none."""

@@ -18,7 +18,7 @@ import msgspec
 
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.index_file import IndexHeader
-from gantry_store_files.sealed import decode_sealed, encode_sealed
+from gantry_broker.store.sealed_file import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
 
@@ -90,17 +90,15 @@ class RecoveryPointFile:
 
     def read(self) -> RecoveryPoint | None:
         """The last point, or None when there is none to believe."""
-        if not self._disk.exists(self._path):
-            return None
         try:
-            return decode_sealed(self._disk.read_file(self._path), RecoveryPoint)
+            return read_sealed(self._disk, self._path, RecoveryPoint)
         except ValueError as exc:
             log.warning("the recovery point is not usable, the whole log will be read", extra={"reason": str(exc)})
             return None
 
     def write(self, point: RecoveryPoint) -> None:
         """Replace it, durably. What it describes must be durable already."""
-        self._disk.write_file(self._path, encode_sealed(point))
+        write_sealed(self._disk, self._path, point)
 
     def remove(self) -> None:
         """Forget it, so that the next start reads everything."""

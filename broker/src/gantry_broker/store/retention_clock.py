@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from typing import Final, NamedTuple, final
-from zlib import crc32
 
 import msgspec
+
+from gantry_store_files.sealed import decode_sealed, encode_sealed
 
 TOLERANCE_MS: Final = 60_000
 SETTLE_MS: Final = 3_600_000
@@ -158,14 +159,10 @@ class RetentionClock:
 
 
 def encode_record(record: RetentionRecord) -> bytes:
-    """A line with the CRC-32 of the rest, in hex, then JSON."""
-    body = msgspec.json.encode(record)
-    return b"%08x\n" % crc32(body) + body
+    """A sealed document."""
+    return encode_sealed(record)
 
 
 def decode_record(data: bytes) -> RetentionRecord:
-    """What ``data`` says. Raises ``ValueError`` or msgspec's ``DecodeError`` for anything that is not whole."""
-    crc, _, body = data.partition(b"\n")
-    if crc != b"%08x" % crc32(body):
-        raise ValueError("its CRC is wrong")
-    return msgspec.json.decode(body, type=RetentionRecord)
+    """What ``data`` says. Raises ``ValueError`` for anything that is not whole."""
+    return decode_sealed(data, RetentionRecord)

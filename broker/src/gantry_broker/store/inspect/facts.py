@@ -21,7 +21,7 @@ from gantry_broker.store.opening import seals_of, written_by_others_from
 from gantry_broker.store.ownership import Stranger, find_stranger
 from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, plan_start
 from gantry_broker.store.recovery_point import RecoveryPoint
-from gantry_store_files.sealed import decode_sealed, read_small
+from gantry_store_files.sealed import DocumentT, decode_sealed, read_small
 from gantry_store_files.segments import Segment, segments_of, usual_size
 from gantry_store_files.store_identity import IDENTITY_FILE, IDENTITY_TWIN, StoreIdentity, newer_identity
 
@@ -94,11 +94,12 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
     holder = disk.lock_holder(f"{root}/lock")
     is_clean = disk.facts(f"{root}/abort") is None
     identity, twin, identity_fault = _read_identity(disk, root)
-    point, point_fault = _read_point(disk, root)
+    point, point_fault = _read_sealed(disk, f"{root}/recovery-point.json", RecoveryPoint)
     data = read_small(disk, f"{root}/checkpoint")
     checkpoint = decode_checkpoint(data[:CHECKPOINT_BYTES]) if data is not None else None
+    loss, _ = _read_sealed(disk, f"{root}/loss.json", LossRecord)
     log = segments_of(disk, f"{root}/commitlog")
-    heads = _read_heads(disk, root)
+    heads, _ = _read_sealed(disk, f"{root}/{HEADS_FILE}", LogHeads)
     compared = compare_heads(
         disk.open, f"{root}/commitlog", disk.list(f"{root}/commitlog"),
         heads if checkpoint is None or checkpoint.is_ours else None, usual_size(log),
@@ -136,7 +137,7 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
         point=point,
         point_fault=point_fault,
         failed_flushed=_read_failed(disk, root),
-        loss=_read_loss(disk, root),
+        loss=loss or LossRecord(),
         log_end=_read_log_end(disk, root),
         ours_from=seals_of(identity, others_from),
     )
@@ -206,37 +207,17 @@ def _read_identity(disk: ReadingDisk, root: str) -> tuple[StoreIdentity | None, 
 
 
 def _read_copy(disk: ReadingDisk, root: str, name: str) -> tuple[StoreIdentity | None, str]:
-    data = read_small(disk, f"{root}/{name}")
-    if data is None:
-        return None, f"{name} is missing"
-    try:
-        return decode_sealed(data, StoreIdentity), ""
-    except ValueError as exc:
-        return None, f"{name}: {exc}"
+    found, fault = _read_sealed(disk, f"{root}/{name}", StoreIdentity)
+    return found, "" if found is not None else f"{name}: {fault}" if fault else f"{name} is missing"
 
 
-def _read_point(disk: ReadingDisk, root: str) -> tuple[RecoveryPoint | None, str]:
-    data = read_small(disk, f"{root}/recovery-point.json")
+def _read_sealed(disk: ReadingDisk, path: str, kind: type[DocumentT]) -> tuple[DocumentT | None, str]:
+    """The document, or why it cannot be read; neither if there is none."""
+    data = read_small(disk, path)
     try:
-        return None if data is None else decode_sealed(data, RecoveryPoint), ""
+        return None if data is None else decode_sealed(data, kind), ""
     except ValueError as exc:
         return None, str(exc)
-
-
-def _read_heads(disk: ReadingDisk, root: str) -> LogHeads | None:
-    data = read_small(disk, f"{root}/{HEADS_FILE}")
-    try:
-        return None if data is None else decode_sealed(data, LogHeads)
-    except ValueError:
-        return None
-
-
-def _read_loss(disk: ReadingDisk, root: str) -> LossRecord:
-    data = read_small(disk, f"{root}/loss.json")
-    try:
-        return LossRecord() if data is None else decode_sealed(data, LossRecord)
-    except ValueError:
-        return LossRecord()
 
 
 def _read_log_end(disk: ReadingDisk, root: str) -> LogEnd | None:
