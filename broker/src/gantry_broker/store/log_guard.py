@@ -25,13 +25,11 @@ from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.damage import DamageTable
 from gantry_broker.store.mapped_file import FILLER_HEAD_BYTES, Extent
-from gantry_broker.store.recovery import Seals
+from gantry_broker.store.recovery import MAGIC_END, Seals, record_starts, record_starts_backward
 from gantry_wire.checksum import crc32
 from gantry_wire.message import (
     CRC_MASK,
     INT,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
     PHYSICAL_OFFSET_POSITION,
     RECORD_BYTES_MIN,
     RecordFault,
@@ -51,8 +49,6 @@ BLANK_PART_BYTES_MIN: Final = 4_096
 
 _PLACE: Final = struct.Struct(">28xq")
 assert _PLACE.size == PHYSICAL_OFFSET_POSITION + 8
-_MAGICS: Final = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
-_MAGIC_POSITION: Final = 4
 
 
 @final
@@ -166,10 +162,9 @@ class LogGuard:
         extent = self._log.at(start)
         if extent is None or extent.end_offset < offset:
             return offset
-        data = bytes(extent.view[start - extent.base_offset : offset - extent.base_offset + _MAGIC_POSITION + 3])
-        end = len(data)
-        while (place := max(data.rfind(magic, 0, end) for magic in _MAGICS)) >= _MAGIC_POSITION:
-            begin, end = start + place - _MAGIC_POSITION, place
+        data = bytes(extent.view[start - extent.base_offset : offset - extent.base_offset + MAGIC_END - 1])
+        for position in record_starts_backward(data):
+            begin = start + position
             if begin < offset and self._is_record(begin):
                 size: int = INT.unpack_from(extent.view, begin - extent.base_offset)[0]
                 return begin if begin + size > offset else begin + size
@@ -292,13 +287,15 @@ class LogGuard:
         if extent is None or extent.end_offset < offset:
             return b""
         # Of a record that begins just before ``offset``, the magic may lie behind that.
-        data = bytes(extent.view[start - extent.base_offset : offset - extent.base_offset + _MAGIC_POSITION + 3])
-        end, after = len(data), start
-        while (place := max(data.rfind(magic, 0, end) for magic in _MAGICS)) >= _MAGIC_POSITION:
-            begin, end = start + place - _MAGIC_POSITION, place
+        data, after = (
+            bytes(extent.view[start - extent.base_offset : offset - extent.base_offset + MAGIC_END - 1]),
+            start,
+        )
+        for position in record_starts_backward(data):
+            begin = start + position
             if not self._is_record(begin):
                 continue
-            size = INT.unpack_from(data, begin - start)[0]
+            size = INT.unpack_from(data, position)[0]
             if begin + size <= offset:
                 after = begin + size
                 break
@@ -384,17 +381,8 @@ class LogGuard:
         if RECORD_BYTES_MIN <= size <= limit - offset and self._begins(offset + size, limit):
             return offset + size
         data = bytes(extent.view[position : stop - extent.base_offset])
-        found = stop
-        for magic in _MAGICS:
-            place = data.find(magic, _MAGIC_POSITION + 1)
-            while place >= 0 and offset + place - _MAGIC_POSITION < found:
-                begin = place - _MAGIC_POSITION
-                own = data[begin + PHYSICAL_OFFSET_POSITION : begin + PHYSICAL_OFFSET_POSITION + 8]
-                if int.from_bytes(own, "big") == offset + begin and self._is_record(offset + begin):
-                    found = offset + begin
-                    break
-                place = data.find(magic, place + 1)
-        return found
+        starts = record_starts(data, offset, len(data))
+        return next((begin for begin in starts if begin > offset and self._is_record(begin)), stop)
 
     def _begins(self, offset: int, limit: int) -> bool:
         """Whether a record, a blank or the end of what is written lies at ``offset``."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
 from typing import Final, Protocol
 
 from gantry_broker.store.identity import LOG_END_MAX, Stretch
@@ -35,7 +36,14 @@ from gantry_wire.plain_records import PlainRecord, plain_records
 INFINITE: Final = 1 << 62
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
 _MAGIC_POSITION: Final = 4
+MAGIC_END: Final = 8
+"""Behind the magic, at the beginning of a record."""
 
+SEARCH_BYTES: Final = 1 << 20
+"""How much is searched for records at once."""
+
+SEARCH_OVERLAP: Final = PHYSICAL_OFFSET_POSITION + 8
+"""How much more has to be read, since a record that begins in a piece may say its offset in the next."""
 
 Seals = Callable[[int], Stretch]
 """For an offset: whether records must be sealed there, and up to where that holds. See ``identity``."""
@@ -202,20 +210,32 @@ def _next_record(files: Sequence[LogFile], damaged: int, whole_mark: int, seals:
 
 
 def candidates(file: Viewed, start: int, stop: int) -> Iterator[int]:
-    """Offsets of ``file`` in ``[start, stop)`` where a magic stands and the record says that this is its place."""
-    chunk_bytes = 1 << 20
-    overlap = PHYSICAL_OFFSET_POSITION + 8
-    for chunk_start in range(start, stop, chunk_bytes):
-        position = chunk_start - file.base_offset
-        data = bytes(file.view[position : position + chunk_bytes + overlap])
-        places = sorted(place for magic in _MAGICS for place in _find_all(data, magic))
-        for place in places:
-            begin = place - _MAGIC_POSITION
-            if not 0 <= begin < min(chunk_bytes, stop - chunk_start) or begin + overlap > len(data):
-                continue
-            own = int.from_bytes(data[begin + PHYSICAL_OFFSET_POSITION : begin + overlap], "big")
-            if own == chunk_start + begin:
+    """Offsets of ``file`` in ``[start, stop)`` where a record seems to begin."""
+    for chunk in range(start, stop, SEARCH_BYTES):
+        position = chunk - file.base_offset
+        data = bytes(file.view[position : position + SEARCH_BYTES + SEARCH_OVERLAP])
+        yield from record_starts(data, chunk, min(SEARCH_BYTES, stop - chunk))
+
+
+def record_starts(data: bytes, offset: int, count: int) -> Iterator[int]:
+    """Offsets in the first ``count`` bytes of ``data``, which lies at ``offset``, where a record seems to begin.
+
+    A magic stands there, and the record says that this is its place.
+    """
+    for place in merge(*(_find_all(data, magic) for magic in _MAGICS)):  # lazily: most want the first one
+        begin = place - _MAGIC_POSITION
+        if 0 <= begin < count and begin + SEARCH_OVERLAP <= len(data):
+            own = int.from_bytes(data[begin + PHYSICAL_OFFSET_POSITION : begin + SEARCH_OVERLAP], "big")
+            if own == offset + begin:
                 yield own
+
+
+def record_starts_backward(data: bytes) -> Iterator[int]:
+    """Positions in ``data`` where a record may begin, by its magic alone, the last one first."""
+    end = len(data)
+    while (place := max(data.rfind(magic, 0, end) for magic in _MAGICS)) >= _MAGIC_POSITION:
+        yield place - _MAGIC_POSITION
+        end = place
 
 
 def _find_all(data: bytes, pattern: bytes) -> Iterator[int]:

@@ -44,6 +44,7 @@ from gantry_broker.store.index_file import IndexFile
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.recovery import record_starts_backward
 from gantry_broker.store.retention import FILES_PER_ROUND_MAX, FileFacts
 from gantry_wire.message import (
     INT,
@@ -213,7 +214,6 @@ class HeadRemoval:
 SEARCH_BYTES: Final = (64 << 10, 1 << 20, 17 << 20)
 """How far from the end is looked, in this order: the usual record, a large one, the largest that a frame can bring."""
 _MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
-_MAGIC_BYTES: Final = tuple(INT.pack(magic) for magic in _MAGICS)
 _MAGIC_POSITION: Final = 4
 
 
@@ -231,10 +231,8 @@ def _last_store_time(file: MappedFile) -> int | None:
     for length in SEARCH_BYTES:
         start = max(file.size - length, 0)
         data = file.file.pread(file.size - start, start)
-        place = len(data)
-        while (place := max(data.rfind(magic, 0, place) for magic in _MAGIC_BYTES)) >= 0:
-            begin = place - _MAGIC_POSITION
-            if begin >= 0 and _is_last(data, begin, file.base_offset + start + begin):
+        for begin in record_starts_backward(data):
+            if _is_last(data, begin, file.base_offset + start + begin):
                 return record_store_timestamp(data, begin)
         if start == 0:
             break

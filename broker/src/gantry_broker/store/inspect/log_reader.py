@@ -16,8 +16,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, final
 
 from gantry_broker.ports.reading import ReadingDisk, ReadingFile
-from gantry_broker.store.inspect.byte_search import SEARCH_BYTES, SEARCH_OVERLAP, is_zero, record_starts
-from gantry_broker.store.recovery import Seals
+from gantry_broker.store.recovery import SEARCH_BYTES, SEARCH_OVERLAP, Seals, record_starts
 from gantry_store_files.segments import Segment, segment_at
 from gantry_wire.message import (
     BLANK_BYTES,
@@ -221,12 +220,10 @@ class LogReader:
         return segment.base_offset
 
     def _candidates(self, segment: Segment, start: int, end: int) -> Iterator[int]:
-        """Places that look like the beginning of a record of theirs."""
-        for chunk in range(start, min(segment.end_offset, end), SEARCH_BYTES):
+        stop = min(segment.end_offset, end)
+        for chunk in range(start, stop, SEARCH_BYTES):
             data = self.bytes_at(chunk, SEARCH_BYTES + SEARCH_OVERLAP)
-            for place in record_starts(data, chunk):
-                if place < end:
-                    yield place
+            yield from record_starts(data, chunk, min(SEARCH_BYTES, stop - chunk))
 
     def last_used(self, start: int, end: int) -> int:
         """The exclusive end of what is not zero in ``[start, end)``; ``start`` if all is."""
@@ -234,9 +231,9 @@ class LogReader:
         for segment in self.segments:
             begin = max(start, segment.base_offset)
             for chunk in range(begin, min(end, segment.end_offset), SEARCH_BYTES):
-                data = self.bytes_at(chunk, min(SEARCH_BYTES, end - chunk))
-                if not is_zero(data):
-                    last = chunk + len(data.rstrip(b"\0"))
+                used = len(self.bytes_at(chunk, min(SEARCH_BYTES, end - chunk)).rstrip(b"\0"))
+                if used:
+                    last = chunk + used
         return last
 
     # -- the disk ------------------------------------------------------------------------------------------------------
