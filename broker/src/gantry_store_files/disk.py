@@ -80,13 +80,7 @@ class PlainFile:
 
     def pread(self, length: int, position: int) -> bytes:
         """Up to ``length`` bytes; fewer only at the end of the file."""
-        data = os.pread(self._descriptor, length, position)
-        while len(data) < length:
-            more = os.pread(self._descriptor, length - len(data), position + len(data))
-            if not more:
-                break
-            data += more
-        return data
+        return pread_fully(self._descriptor, length, position)
 
     def read_into(self, target: memoryview, position: int) -> int:
         """Fill ``target`` and return how many bytes that were; fewer only at the end of the file."""
@@ -115,12 +109,8 @@ class PlainFile:
             self._descriptor = -1
 
 
-class PlainDisk:
-    """The file system of this machine. Holds no state; any thread may use it."""
-
-    def open(self, path: str) -> PlainFile:
-        """Raises ``FileNotFoundError``, or ``IsADirectoryError``."""
-        return PlainFile(path)
+class NamedFiles:
+    """Names and sizes in the file system of this machine. Holds no state; any thread may use it."""
 
     def file_size(self, path: str) -> int:
         """Raises ``FileNotFoundError``, or ``IsADirectoryError``."""
@@ -135,6 +125,25 @@ class PlainDisk:
             return sorted(os.listdir(directory))
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+
+class PlainDisk(NamedFiles):
+    """The file system of this machine, for reading."""
+
+    def open(self, path: str) -> PlainFile:
+        """Raises ``FileNotFoundError``, or ``IsADirectoryError``."""
+        return PlainFile(path)
+
+
+def pread_fully(descriptor: int, length: int, position: int) -> bytes:
+    """Up to ``length`` bytes, however short the single reads are; fewer only at the end of the file."""
+    data = os.pread(descriptor, length, position)
+    while len(data) < length:
+        more = os.pread(descriptor, length - len(data), position + len(data))
+        if not more:
+            break
+        data += more
+    return data
 
 
 def open_untouched(path: str) -> int:

@@ -14,12 +14,12 @@ import fcntl
 import mmap
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, cast, final
 
 from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
+from gantry_store_files.disk import NamedFiles, pread_fully
 
 ZERO_CHUNK = bytes(1 << 20)
 FALLOC_FL_KEEP_SIZE = 0x01
@@ -139,15 +139,9 @@ class RealFile:
 
     def pread(self, length: int, position: int) -> bytes:
         try:
-            data = os.pread(self._descriptor, length, position)
-            while len(data) < length:
-                more = os.pread(self._descriptor, length - len(data), position + len(data))
-                if not more:
-                    break
-                data += more
+            return pread_fully(self._descriptor, length, position)
         except OSError as exc:
             raise _named(exc, self._path) from exc
-        return data
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         try:
@@ -204,7 +198,7 @@ class RealLock:
 
 
 @final
-class RealDisk:
+class RealDisk(NamedFiles):
     """The file system of this machine. Holds no state; any thread may use it."""
 
     def create(self, path: str, size: int, *, reserve: int = 0) -> DiskFile:
@@ -226,18 +220,6 @@ class RealDisk:
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
-
-    def file_size(self, path: str) -> int:
-        facts = os.stat(path)
-        if stat.S_ISDIR(facts.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return facts.st_size
-
-    def list(self, directory: str) -> list[str]:
-        try:
-            return sorted(os.listdir(directory))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
 
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)

@@ -287,10 +287,8 @@ class LogGuard:
         if extent is None or extent.end_offset < offset:
             return b""
         # Of a record that begins just before ``offset``, the magic may lie behind that.
-        data, after = (
-            bytes(extent.view[start - extent.base_offset : offset - extent.base_offset + MAGIC_END - 1]),
-            start,
-        )
+        data = bytes(extent.view[start - extent.base_offset : offset - extent.base_offset + MAGIC_END - 1])
+        after = start
         for position in record_starts_backward(data):
             begin = start + position
             if not self._is_record(begin):
