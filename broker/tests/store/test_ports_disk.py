@@ -10,6 +10,7 @@ import pytest
 
 from gantry_broker.ports import Disk, RealDisk, write_fully
 from gantry_broker.ports import real_disk as real_disk_module
+from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_testing.faulty_disk import FaultyDisk
 
 
@@ -154,6 +155,16 @@ def test_space_is_told_in_bytes(place: tuple[Disk, str]) -> None:
 
 
 # -- the real one ----------------------------------------------------------------------------------------------------
+
+
+def test_blocks_kept_for_root_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention and the inspection of a store measure the same space, as df does."""
+    facts = os.statvfs_result((4096, 4096, 1000, 400, 350, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: facts)
+
+    spaces = {RealDisk().space(str(tmp_path)), RealReadingDisk().space(str(tmp_path))}
+
+    assert [(space.total, space.free, space.used) for space in spaces] == [(950 * 4096, 350 * 4096, 600 * 4096)]
 
 
 def test_reserved_ranges_have_blocks(tmp_path: Path) -> None:

@@ -184,6 +184,16 @@ class RealFile:
             return
 
 
+def space_of(path: str) -> DiskSpace:
+    """The space of the file system that holds ``path``.
+
+    As df counts: what is kept for root, or for another tenant of the volume, is neither ours nor used.
+    """
+    facts = os.statvfs(path)
+    total = facts.f_blocks - facts.f_bfree + facts.f_bavail
+    return DiskSpace(total=total * facts.f_frsize, free=facts.f_bavail * facts.f_frsize)
+
+
 @final
 class RealLock:
     """A ``flock`` on an open file."""
@@ -288,10 +298,7 @@ class RealDisk(NamedFiles):
         self.sync_directory(os.path.dirname(path))
 
     def space(self, path: str) -> DiskSpace:
-        facts = os.statvfs(path)
-        # As df counts: what is kept for root, or for another tenant of the volume, is neither ours nor used.
-        total = facts.f_blocks - facts.f_bfree + facts.f_bavail
-        return DiskSpace(total=total * facts.f_frsize, free=facts.f_bavail * facts.f_frsize)
+        return space_of(path)
 
     def lock(self, path: str) -> DiskLock:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -17,6 +17,7 @@ from typing import Final, final
 from gantry_broker.ports.disk import DiskSpace
 from gantry_broker.ports.reading import FileFacts, LockHolder
 from gantry_broker.ports.real_buffers import file_system_of
+from gantry_broker.ports.real_disk import space_of
 from gantry_store_files.disk import PlainDisk, open_untouched
 
 _FLOCK: Final = struct.Struct("hhqqi4x")
@@ -37,8 +38,7 @@ class RealReadingDisk(PlainDisk):
         )
 
     def space(self, path: str) -> DiskSpace:
-        facts = os.statvfs(path)
-        return DiskSpace(total=facts.f_blocks * facts.f_frsize, free=facts.f_bavail * facts.f_frsize)
+        return space_of(path)
 
     def file_system(self, path: str) -> str:
         try:
