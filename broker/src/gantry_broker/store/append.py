@@ -31,7 +31,6 @@ from gantry_broker.store.commit_log import CommitLog, Span, blank_record
 from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
-from gantry_broker.store.mapped_file import MappedFile
 from gantry_wire.checksum import crc32
 from gantry_wire.message import CRC_MASK, FLAG_STORE_HOST_V6, RECORD_PREFIX_V4
 from gantry_wire.properties import PAIR_END
@@ -74,7 +73,6 @@ def append_batch(
     touched: dict[ConsumeQueue, int] = {}
     parts: list[bytes] = []
     spans: list[Span] = []
-    file: MappedFile | None = None
     before_roll = 0
     try:
         for (
@@ -102,8 +100,8 @@ def append_batch(
                 parts.append(blank_record(file_size - position))
                 spans.append((target, start, b"".join(parts)))
                 parts = []
-                target = file = log.file_after(base)
-                base, start, position = file.base_offset, 0, 0
+                target = log.file_after(base)
+                base, start, position = target.base_offset, 0, 0
             physical = base + position
             if sys_flag & 0x4:
                 # Prepared (0x4) and rolled back (0xC): in the log, in no queue.
@@ -158,14 +156,8 @@ def append_batch(
         for queue, end in touched.items():
             queue.rewind(end)
         raise
-    if file is not None:
-        log.use(file, position)
-    log.position = position
-    log.last_timestamp_ms = now_ms
     crash_points.hit(crash_points.AFTER_APPEND)
-    log.advance(base + position)
-    if position > log.preallocate_at:
-        log.preallocate()
+    log.advance(target, position, now_ms)
     filled = before_roll + position - start
     if not tally_batch(touched, filled):
         tally_each(drafts, record_sizes(drafts, physical_offsets, log.wrote, filled, len(store_host)))
@@ -202,8 +194,7 @@ def roll(log: CommitLog) -> None:
     assert log.file is not None, "a log that is open has a file"
     log.write_all([(log.file, log.position, blank_record(log.file_size - log.position))])
     crash_points.hit(crash_points.MID_ROLL)
-    log.use(file, 0)
-    log.advance(file.base_offset)
+    log.advance(file, 0, log.last_timestamp_ms)
 
 
 def tally_batch(touched: Mapping[ConsumeQueue, int], record_bytes: int) -> bool:

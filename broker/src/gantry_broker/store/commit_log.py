@@ -206,8 +206,8 @@ class CommitLog:
         self.blanks = {base: start for base, start in self.blanks.items() if start < end}
 
     def start_at(self, offset: int) -> None:
-        """Append from ``offset`` on. The file that holds it is created if need be. Raises ``StoreFull``."""
-        self.wrote = self.committed = offset
+        """Append from ``offset`` on; all before it is durable. The file is created if need be. Raises ``StoreFull``."""
+        self.wrote = self.committed = self.flushed = offset
         file = self.open_file(offset - offset % self.file_size)
         file.reserve(self.file_size)
         if self.pool is not None and file.buffer is None:
@@ -351,12 +351,26 @@ class CommitLog:
         except OSError:
             self.is_read_only = True
 
-    def advance(self, wrote: int) -> None:
-        """What was put before ``wrote`` counts now."""
-        self.wrote = wrote
+    def advance(self, file: MappedFile, position: int, timestamp_ms: int) -> None:
+        """What was put before ``position`` of ``file`` counts now; the newest of it was stored at ``timestamp_ms``."""
+        if file is not self.file:
+            self.use(file, position)
+        self.position = position
+        self.last_timestamp_ms = timestamp_ms
+        self.wrote = wrote = file.base_offset + position
         if self.pool is None:
             self.committed = wrote
         self._mark_wrote(wrote)
+        if position > self.preallocate_at:
+            self.preallocate()
+
+    def note_store_time(self, timestamp_ms: int) -> None:
+        """A message that was stored at ``timestamp_ms`` was found in the log: none is older from now on."""
+        self.last_timestamp_ms = max(self.last_timestamp_ms, timestamp_ms)
+
+    def refuse_writes(self) -> None:
+        """Nothing more is appended. Any thread, once."""
+        self.is_read_only = True
 
     def commit(self) -> int:
         """Write what is in buffers only into the files and say up to where. Any thread; an ``OSError`` is final."""
@@ -392,8 +406,9 @@ class CommitLog:
                 self._returned(file.detach())
 
     def return_all(self) -> None:
-        """Take all buffers from their files, since everything is committed and nothing more is written."""
+        """Take all buffers from their files, since everything is committed and nothing is written before a start."""
         assert self.committed == self.wrote, self
+        self.file = None
         for file in self.files.files:
             if file.buffer is not None:
                 self._returned(file.detach())

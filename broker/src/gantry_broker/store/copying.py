@@ -112,14 +112,8 @@ class LogCopier:
         piece = self._check(memoryview(data), offset)
         spans, file, position = self._spans(data)
         log.write_all(spans)
-        if file is not log.file:
-            log.use(file, position)
-        log.position = position
-        log.last_timestamp_ms = piece.timestamp_ms
         crash_points.hit(crash_points.AFTER_APPEND)
-        log.advance(piece.end)
-        if position > log.preallocate_at:
-            log.preallocate()
+        log.advance(file, position, piece.timestamp_ms)
         if self._kept + len(piece.records or ()) > KEPT_RECORDS_MAX:
             piece = piece._replace(records=None)
         self._kept += len(piece.records or ())

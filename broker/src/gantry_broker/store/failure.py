@@ -82,7 +82,7 @@ class StoreFailure:
         with self._lock:
             if self.error is not None:
                 return self.error
-            self._log.is_read_only = True
+            self._log.refuse_writes()
             error = StoreFailed(f"{what} failed: {describe_disk_error(cause)}")
             error.__cause__ = cause
             self.error = error
@@ -97,7 +97,7 @@ class StoreFailure:
         with self._lock:
             if self.error is not None:
                 return self.error
-            self._log.is_read_only = True
+            self._log.refuse_writes()
             error = self.error = StoreFailed(f"{path} was replaced by a file of another store")
         log.critical(
             "a log file was replaced by one of another store; the next start sets it aside",

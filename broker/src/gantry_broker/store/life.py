@@ -355,7 +355,7 @@ class StoreLife:
         if not self.is_open:
             return
         self.is_open = False
-        self.log.is_read_only = True
+        self.log.refuse_writes()
         self.stop_threads()
         with suppress(StoreFailed):
             self.flusher.flush()
@@ -372,7 +372,6 @@ class StoreLife:
 
     def return_all(self) -> None:
         """Everything is in the files: no buffer holds anything any more."""
-        self.log.file = None
         self.log.return_all()
         if self.committer is not None:
             self.committer.give_back()

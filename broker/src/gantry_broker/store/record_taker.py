@@ -79,7 +79,7 @@ class RecordTaker:
         facts = record_facts(view, position, size, self._delay_levels_ms)
         if self._only is None:
             self.tail = physical
-            self._log.last_timestamp_ms = max(self._log.last_timestamp_ms, facts.store_timestamp_ms)
+            self._log.note_store_time(facts.store_timestamp_ms)
         self._take(facts, physical, size)
         self.flush()
 
@@ -170,7 +170,8 @@ class RecordTaker:
                     self._put_keys(queue, keys, physical, timestamp_ms)
         self.flush()
         if count and self._only is None:
-            self.tail, self._log.last_timestamp_ms = physical, newest_ms
+            self.tail = physical
+            self._log.note_store_time(newest_ms)
         self._count(count, physical)
         return physical + size
 

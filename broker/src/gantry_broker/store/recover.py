@@ -123,7 +123,8 @@ class Recovery:
         self.durable_mark = min(plan.durable_mark, facts.files_end)
         trusted = point if point is not None and not plan.is_full else None
         report.start = plan.start
-        commit_log.last_timestamp_ms = trusted.timestamp_ms if trusted is not None else 0
+        if trusted is not None:
+            commit_log.note_store_time(trusted.timestamp_ms)
         taker.tail = self.start_tail = trusted.tail if trusted is not None else -1
 
         self._derived.load(plan.start, trusted, is_clean=is_clean, written=found.written)
@@ -235,7 +236,7 @@ class Recovery:
         self._log.cut(result.end)
 
     def _make_durable(self, plan: StartPlan, found: FoundStore, end: int) -> None:
-        """Let ``flushed`` say the truth: rewrite what may be in the page cache only, then sync."""
+        """Rewrite what may be in the page cache only, then sync: everything before ``end`` is flushed then."""
         files, is_clean = self._log.files, found.is_clean
         rewrite_from = sync_from = min(plan.durable_mark, end)
         if plan.is_full:
@@ -250,7 +251,6 @@ class Recovery:
                 file.file.sync()
         if files.files:
             files.sync_directory()
-        self._log.flushed = end
 
 
 @final
