@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gantry_broker.errors import IndexRebuilding
+from gantry_broker.store import index_file
 from gantry_broker.store.index_file import ENTRY, HEADER, SLOT, IndexHeader
 from gantry_broker.store.key_hash import MASK, TIME_END, counters, key_hash, learn, moments, non_negative, seeded_hash
 from gantry_testing.store_world import StoreWorld, make_world
@@ -130,6 +132,28 @@ def test_an_index_file_has_rocketmqs_layout(world: StoreWorld) -> None:
     unique = second.properties["UNIQ_KEY"]
     same_slot = abs(java_string_hash(f"x#{unique}")) % settings.max_hash_slot_num == value % settings.max_hash_slot_num
     assert SLOT.unpack_from(data, 40 + value % settings.max_hash_slot_num * 4)[0] == (2 if same_slot else 1)
+
+
+def test_a_header_that_is_written_behind_a_sync_is_synced_by_the_next(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that syncs may run between any two steps of a batch: what it has not seen stays marked."""
+    world.append([world.draft(keys="k")])
+    assert world.store._life.index is not None
+    file = world.store._life.index.files[-1]
+
+    class SyncFirst:
+        """The form of a header; the file is synced just before one is written."""
+
+        def pack_into(self, *fields: Any) -> None:
+            file.sync()
+            HEADER.pack_into(*fields)
+
+    monkeypatch.setattr(index_file, "HEADER", SyncFirst())
+
+    world.append([world.draft(keys="k")])
+
+    assert file.is_dirty
 
 
 def test_an_endless_chain_in_a_damaged_index_ends(world: StoreWorld) -> None:

@@ -285,7 +285,7 @@ def test_a_queue_whose_repair_ends_the_store_is_never_taken_for_whole(
     def fail(*_: object) -> None:
         raise StoreFailed("the log file was replaced")
 
-    monkeypatch.setattr(QueueRepair, "_find_proved_before", fail)
+    monkeypatch.setattr(QueueRepair, "_proved_before", fail)
     for _ in range(3):
         assert queues.step() is False
         assert queue.is_corrupt and not queues.repair_now("orders", 0)

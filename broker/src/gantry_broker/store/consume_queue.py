@@ -251,6 +251,18 @@ class ConsumeQueue:
         self.flushed_end = min(self.flushed_end, end)
         self.seek(self.readable_end)
 
+    def take_number(self, offset: int) -> None:
+        """The queue offset ``offset`` is given to a message whose unit comes later."""
+        self.end = offset + 1
+
+    def mark_corrupt(self) -> None:
+        """A unit is wrong: recovery points list the queue, until ``mark_whole``. Any thread."""
+        self.is_corrupt = True
+
+    def mark_whole(self) -> None:
+        """Every unit is as the log has it."""
+        self.is_corrupt = False
+
     def replace_unit(self, offset: int, unit: bytes) -> None:
         """Write a readable unit again, in place. Durable after the next ``sync``. Raises ``StoreFull``."""
         start = offset * CONSUME_UNIT_BYTES
@@ -294,6 +306,10 @@ class ConsumeQueue:
                 self.is_dirty = True
             with suppress(StoreFull):  # reading needs no blocks, and the next unit asks for them again
                 file.reserve(used)
+        if not is_clean:
+            # Names and units may be in the page cache only, of a recovery that built it and was cut off.
+            self.files.doubt_names()
+            self.flushed_end = self.min_offset
         self.seek(end)
         return found_end
 

@@ -221,22 +221,19 @@ class LogCopier:
                 self._take(start, end, tail, timestamp_ms, records)
             except StoreFull:
                 pieces.appendleft(Piece(end, tail, timestamp_ms))
-                dispatcher.is_behind = True
+                dispatcher.fall_behind()
                 return False
-            dispatcher.is_behind = False
         return not pieces or pieces[0].end > confirmed
 
     def _take(self, start: int, end: int, tail: int, timestamp_ms: int, records: list[PlainRecord] | None) -> None:
         """Let the queues have all of it, which is ``records`` if these are known."""
         dispatcher, taker = self._dispatcher, self._taker
         assert dispatcher.is_held, "or recovery points believe that queues end where they end now"
-        taker.touched = set()
         if records:
             taker.found_plain(records, start)
         else:
             self._read(start, end)
-        touched, taker.touched = taker.touched, None
-        dispatcher.show(end, tail, timestamp_ms, touched)
+        dispatcher.show(end, tail, timestamp_ms, taker.take_touched())
 
     def _read(self, start: int, end: int) -> None:
         taker = self._taker
@@ -333,7 +330,7 @@ class LogCopier:
                             if queue.end == queue.readable_end != facts.queue_offset and not queue.files.files:
                                 queue.start_at(facts.queue_offset)
                             units.append((queue, facts.queue_offset, position, check.size, facts.tags_code))
-                            queue.end = facts.queue_offset + 1
+                            queue.take_number(facts.queue_offset)
                         drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, facts.keys))
                         places.append(position)
                 position += _step(check, position)

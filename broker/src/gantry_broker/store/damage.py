@@ -55,6 +55,31 @@ class Damage:
     was_lost: bool = False
     """Whether it was counted as lost."""
 
+    def must_wait(self, now_ms: int, heal_wait_ms: int) -> bool:
+        """Whether readers wait before it now. The time begins with the first of them."""
+        if self.state is DamageState.HEALING and not self.has_waited:
+            self.has_waited = True
+            self.wait_until_ms = now_ms + heal_wait_ms
+        return self.state is not DamageState.LOST and now_ms < self.wait_until_ms
+
+    def end_wait(self) -> None:
+        """Readers step over it from now on."""
+        self.wait_until_ms = -1
+
+    def turn(self, state: DamageState) -> None:
+        """A replica is asked for it, or could not give it now."""
+        self.state = state
+
+    def lose(self) -> bool:
+        """No replica has it. False if that was known before."""
+        self.state = DamageState.LOST
+        was_lost, self.was_lost = self.was_lost, True
+        return not was_lost
+
+    def cut(self, end: int) -> None:
+        """The log ends at ``end`` now."""
+        self.end = min(self.end, end)
+
 
 class DamageCounters(NamedTuple):
     """What was found since the start."""
@@ -155,28 +180,21 @@ class DamageTable:
     def ask(self, damage: Damage) -> None:
         """Have a replica give the range, if there are replicas."""
         if damage.state is not DamageState.HEALING and self.ask_replica(damage):
-            damage.state = DamageState.HEALING
+            damage.turn(DamageState.HEALING)
 
     def must_wait(self, offset: int, size: int = 0, **facts: object) -> bool:
         """Report the damaged record at ``offset``. True while a reader that would pass over it has to wait instead."""
         damage = self.report(offset, size, **facts)
-        return damage is not None and self._must_wait(damage)
+        return damage is not None and damage.must_wait(self._clock.monotonic_ms(), self._heal_wait_ms)
 
     def must_wait_before_gap(self) -> bool:
         """Whether a reader has to wait before a place of a queue whose message a start has not found in the log.
 
         It may lie in any range that is damaged and may still be healed; then it gets its place in the queue.
         """
-        waits = [self._must_wait(damage) for damage in self._damage.values()]  # the time begins for all of them
+        now_ms, wait_ms = self._clock.monotonic_ms(), self._heal_wait_ms
+        waits = [damage.must_wait(now_ms, wait_ms) for damage in self._damage.values()]  # the time begins for all
         return any(waits)
-
-    def _must_wait(self, damage: Damage) -> bool:
-        """Whether readers wait before a range now. The time begins with the first of them."""
-        now_ms = self._clock.monotonic_ms()
-        if damage.state is DamageState.HEALING and not damage.has_waited:
-            damage.has_waited = True
-            damage.wait_until_ms = now_ms + self._heal_wait_ms
-        return damage.state is not DamageState.LOST and now_ms < damage.wait_until_ms
 
     def may_be_healed(self, offset: int) -> bool:
         """Whether the record at ``offset`` is damaged, and a replica may still give it."""
@@ -193,7 +211,7 @@ class DamageTable:
         now_ms = self._clock.monotonic_ms()
         overdue = [damage for damage in self._damage.values() if 0 <= damage.wait_until_ms <= now_ms]
         for damage in overdue:
-            damage.wait_until_ms = -1
+            damage.end_wait()
             reason = "no replica gave it in time"
             facts = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
             log.warning("a damaged message is passed over", extra=facts)
@@ -217,15 +235,13 @@ class DamageTable:
         if damage.start not in self._damage:
             return
         facts = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
-        damage.wait_until_ms = -1
+        damage.end_wait()
         if is_lost:
-            damage.state = DamageState.LOST
-            if not damage.was_lost:
-                damage.was_lost = True
+            if damage.lose():
                 self.counters = self.counters._replace(lost=self.counters.lost + 1)
                 log.error("a damaged message is lost: no replica has it; `gantry store verify` shows it", extra=facts)
         else:
-            damage.state = DamageState.FOUND
+            damage.turn(DamageState.FOUND)
             log.warning("a damaged message was not healed yet", extra=facts)
         self._resolved()
 
@@ -258,7 +274,7 @@ class DamageTable:
             if damage.start >= end:
                 del self._damage[damage.start]
             else:
-                damage.end = min(damage.end, end)
+                damage.cut(end)
 
     def behind(self, offset: int) -> int:
         """Where the damaged ranges end that begin at ``offset`` and follow each other; ``offset`` if there is none."""

@@ -82,7 +82,7 @@ class DerivedFiles:
         self._doubt(point)
         self._throw_away()
         if self._index is not None:
-            self._taker.index_end = self._index.end_physical
+            self._taker.skip_indexed(self._index.end_physical)
 
     def _load_queues(
         self, before: int, point: RecoveryPoint | None, *, is_clean: bool, written: int
@@ -91,10 +91,6 @@ class DerivedFiles:
         min_physical = self._log.min_physical
         for queue in self._queues.discover():
             end = queue.load(before=before, min_physical=min_physical, is_clean=is_clean, written=written)
-            if not is_clean:
-                # Names and units may be in the page cache only, of a recovery that built it and was cut off.
-                queue.files.is_directory_dirty = True
-                queue.flushed_end = queue.min_offset
             first = queue.unit(queue.min_offset)
             if first is not None and self._queues.is_deleted(queue.topic, first[0]):
                 # The topic was deleted, and a crash has brought its files back.
@@ -197,7 +193,8 @@ class DerivedFiles:
                 and not self._holds_foreign_index_file(index, point, point.index)
                 and self._restore_index(index, point.index, is_clean=is_clean)
             )
-        index.is_directory_dirty = is_usable and not is_clean
+        if is_usable and not is_clean:
+            index.doubt_names()
         if not is_usable:
             self.is_index_rebuilt = self._disk.exists(index.directory) or point is not None
         return is_usable

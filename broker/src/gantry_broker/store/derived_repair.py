@@ -125,7 +125,7 @@ class IndexRepair:
         taker = RecordTaker(self._disk, self._log, self._queues, _StraightIn(index), self._delay_levels_ms)
         taker.restrict(set())
         # The last message of the last file that is kept may have keys in the next one: all of them are put again.
-        taker.index_end = index.end_physical - 1
+        taker.skip_indexed(index.end_physical - 1)
         self._taker, self._begin = taker, max(index.end_physical, self._log.min_physical)
         self._offset = self._begin
         log.warning("key index is being rebuilt from the commit log", extra={"offset": self._begin, "reason": reason})

@@ -70,9 +70,14 @@ class Dispatcher:
     def show(self, end: int, tail: int, timestamp_ms: int, touched: Collection[ConsumeQueue]) -> None:
         """What a slave has copied before ``end`` is in its queues now, of which ``touched`` have become longer."""
         self.start_at(end, tail, timestamp_ms)
+        self.is_behind = False
         if touched:
             for listener in self._listeners:
                 listener(touched)
+
+    def fall_behind(self) -> None:
+        """There is no room to show what is confirmed; the next attempt says whether there is some again."""
+        self.is_behind = True
 
     @property
     def held_count(self) -> int:

@@ -196,6 +196,10 @@ class FileQueue:
         for file in self.files:
             file.read_in_order(is_expected)
 
+    def doubt_names(self) -> None:
+        """Names of files may be in the page cache only: ``sync_directory`` is due."""
+        self.is_directory_dirty = True
+
     def sync_directory(self) -> None:
         """Make the names of all files durable."""
         self.is_directory_dirty = False

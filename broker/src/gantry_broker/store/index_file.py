@@ -80,6 +80,10 @@ class IndexFile:
         index.write_header(IndexHeader())
         return index
 
+    def follow(self, last: IndexHeader) -> None:
+        """Say in memory, until the first entry, what ``last`` says: how far the file before has come."""
+        self.header = self.header._replace(end_physical=last.end_physical, end_timestamp_ms=last.end_timestamp_ms)
+
     def load(self) -> bool:
         """Read the header; False if it cannot be one."""
         header = IndexHeader(*HEADER.unpack(self.file.pread(HEADER.size, 0)))
@@ -112,8 +116,10 @@ class IndexFile:
         return min(self.count_max, (self.file.reserved - self.entries_start) // ENTRY_BYTES)
 
     def write_header(self, header: IndexHeader) -> None:
+        """Write it into the file. Durable after the next ``sync``, which may run at the same time."""
         self.header = header
         HEADER.pack_into(self.view, 0, *header)
+        self.is_dirty = True
 
     def refuse_shortened(self) -> None:
         """Raise ``IndexFileDamaged`` if another process has cut off a part of the file: its map must not be touched.
@@ -168,7 +174,6 @@ class IndexFile:
         slots.byteswap()
         self.view[INDEX_HEADER_BYTES : self.entries_start] = slots.tobytes()
         self.write_header(header._replace(slots_used=used))
-        self.is_dirty = True
 
     def cut(self, end: int) -> None:
         """Forget the entries of messages at or behind ``end``. There is at least one before it."""
@@ -223,5 +228,4 @@ class IndexCursor:
         if header.next_number <= 1:
             begin_ms, begin_physical = self.timestamp_ms, ENTRY.unpack_from(self.file.view, self.position)[1]
         used = header.slots_used + slots_used
-        self.file.is_dirty = True
         self.file.write_header(IndexHeader(begin_ms, self.timestamp_ms, begin_physical, physical, used, number))

@@ -191,6 +191,10 @@ class KeyIndex:
             self.damaged, self.damage = file, reason
         self.is_behind = True
 
+    def doubt_names(self) -> None:
+        """Names of files may be in the page cache only: the next ``sync`` makes them durable."""
+        self.is_directory_dirty = True
+
     def mark_behind(self) -> None:
         """The index lacks messages, and is not put to before they are in it."""
         self.is_behind = True
@@ -228,8 +232,7 @@ class KeyIndex:
         self._disk.make_directory(self.directory)
         file = IndexFile.create(self._disk, self.directory, self._next_name(), self._settings)
         if self.files:
-            last = self.files[-1].header
-            file.header = file.header._replace(end_physical=last.end_physical, end_timestamp_ms=last.end_timestamp_ms)
+            file.follow(self.files[-1].header)
         self.files = (*self.files, file)
         self.is_directory_dirty = True
         return file

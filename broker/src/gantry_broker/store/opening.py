@@ -212,7 +212,7 @@ class OpenPools:
     def rename(self, identity: StoreIdentity) -> None:
         """Lend in the name of ``identity`` from now on. No buffer may be in use."""
         if self.pool is not None:
-            self.pool.identity = identity
+            self.pool.rename(identity)
 
     def close(self) -> None:
         for pool in (self._previous, self.pool):

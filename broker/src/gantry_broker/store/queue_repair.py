@@ -23,8 +23,8 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Final, final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import StoreFailed
 from gantry_broker.store.commit_log import CommitLog
@@ -52,7 +52,7 @@ REPORT_INTERVAL_MS: Final = 60_000
 """Repairs of one queue within this time are one line in the log, not one for each unit."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Episode:
     """What was found wrong in one queue and is not reported yet."""
 
@@ -63,18 +63,25 @@ class _Episode:
     reason: str = ""
 
 
-@dataclass(slots=True)
-class _Range:
+class _Range(NamedTuple):
     """Units ``[first, end)`` that are in doubt, and the log ``[low, high)`` that holds their records."""
 
     first: int
     end: int
     low: int
     high: int
-    is_found: bytearray = field(default_factory=bytearray)
-    """For each unit whether the log has its record."""
 
-    damaged: list[tuple[int, int]] = field(default_factory=list)
+
+class _Found(NamedTuple):
+    """What reading the log of a range has shown."""
+
+    first: int
+    is_found: bytearray
+    """For each unit from ``first`` on whether the log has its record."""
+
+    damaged: list[tuple[int, int]]
+    rebuilt: int
+    """How many units were written."""
 
 
 @final
@@ -180,8 +187,8 @@ class QueueRepair:
             self._log.demand_own(unit[0])
         episode = self._episodes.setdefault(queue, _Episode())
         if not episode.rebuilt and not episode.lost:
-            episode.first, episode.reason = offset, reason
-        queue.is_corrupt = True
+            self._episodes[queue] = replace(episode, first=offset, reason=reason)
+        queue.mark_corrupt()
         self._waiting[queue] = offset
         self._request_point()
         for listener in self.on_damage:
@@ -253,14 +260,15 @@ class QueueRepair:
 
     def _repair(self, queue: ConsumeQueue, offset: int) -> Iterator[None]:
         log_end = self._log.wrote
-        found = _Range(offset, min(offset + 1, queue.readable_end), self._log.min_physical, log_end)
-        yield from self._find_proved_before(queue, found)
-        yield from self._find_proved_after(queue, found)
-        rebuilt = yield from self._rebuild(queue, found)
+        first, low = yield from self._proved_before(queue, offset)
+        end, high = yield from self._proved_after(queue, min(offset + 1, queue.readable_end), log_end)
+        found = yield from self._rebuild(queue, _Range(first, end, low, high))
+        rebuilt = found.rebuilt
         if not found.damaged and (yield from self._unexplained(queue, found)):
             # The neighbours were wrong, too, or the record is where no neighbour points: the log as a whole decides.
-            found = _Range(queue.min_offset, queue.readable_end, self._log.min_physical, log_end)
-            rebuilt += yield from self._rebuild(queue, found)
+            whole = _Range(queue.min_offset, queue.readable_end, self._log.min_physical, log_end)
+            found = yield from self._rebuild(queue, whole)
+            rebuilt += found.rebuilt
         unexplained = yield from self._unexplained(queue, found)
         if not self._is_current(queue):
             return
@@ -272,30 +280,31 @@ class QueueRepair:
     def _is_current(self, queue: ConsumeQueue) -> bool:
         return self._queues.get(queue.topic, queue.queue_id) is queue
 
-    def _find_proved_before(self, queue: ConsumeQueue, found: _Range) -> Iterator[None]:
-        for count, number in enumerate(range(found.first - 1, queue.min_offset - 1, -1), start=1):
+    def _proved_before(self, queue: ConsumeQueue, first: int) -> Generator[None, None, tuple[int, int]]:
+        """Behind the last proved unit before ``first``, and where the record of that unit ends."""
+        log_begin = self._log.min_physical
+        for count, number in enumerate(range(first - 1, queue.min_offset - 1, -1), start=1):
             end = self._proved_end(queue, number)
             if end is not None:
-                found.low = end
-                return
-            found.first = number
+                return first, end
+            first = number
             if count % SLICE_UNITS == 0:
                 yield
                 if number <= queue.min_offset:
                     break
+        return first, log_begin
 
-    def _find_proved_after(self, queue: ConsumeQueue, found: _Range) -> Iterator[None]:
-        number = found.end
-        while number < queue.readable_end:
-            if self._proved_end(queue, number) is not None:
-                unit = queue.unit(number)
-                assert unit is not None, (queue, number)
-                found.high = unit[0]
-                return
-            number += 1
-            found.end = number
-            if number % SLICE_UNITS == 0:
+    def _proved_after(self, queue: ConsumeQueue, end: int, log_end: int) -> Generator[None, None, tuple[int, int]]:
+        """The first proved unit from ``end`` on, and where its record begins."""
+        while end < queue.readable_end:
+            if self._proved_end(queue, end) is not None:
+                unit = queue.unit(end)
+                assert unit is not None, (queue, end)
+                return end, unit[0]
+            end += 1
+            if end % SLICE_UNITS == 0:
                 yield
+        return end, log_end
 
     def _proved_end(self, queue: ConsumeQueue, number: int) -> int | None:
         """Where the record of a unit ends, if the unit leads to a whole record of its message."""
@@ -319,12 +328,12 @@ class QueueRepair:
         """Whether ``code`` is right for a message. Due times are of the delays of the day it was stored."""
         return facts.tags_code == code or queue.topic == SCHEDULE_TOPIC
 
-    def _rebuild(self, queue: ConsumeQueue, found: _Range) -> Generator[None, None, int]:
+    def _rebuild(self, queue: ConsumeQueue, doubted: _Range) -> Generator[None, None, _Found]:
         """Read ``[low, high)``, and write each unit of ``[first, end)`` that is not what its record says."""
         rebuilt = 0
         name, topic_bytes, queue_id = queue.topic, queue.topic_bytes, queue.queue_id
-        first, end = found.first, found.end
-        found.is_found = bytearray(max(0, end - first))
+        first, end = doubted.first, doubted.end
+        is_found = bytearray(max(0, end - first))
         deleted_before = self._queues.deleted.get(name, -1)
 
         def take(facts: RecordFacts, physical: int, size: int) -> None:
@@ -332,7 +341,7 @@ class QueueRepair:
             number = facts.queue_offset
             is_meant = facts.is_queued and facts.queue_id == queue_id and facts.topic == name
             if is_meant and first <= number < end and physical >= deleted_before:
-                found.is_found[number - first] = 1
+                is_found[number - first] = 1
                 rebuilt += self._correct(queue, number, facts, physical, size)
 
         def take_plain(records: Iterable[PlainRecord], run_end: int) -> int:
@@ -346,13 +355,12 @@ class QueueRepair:
         def take_any(view: memoryview, position: int, physical: int, size: int) -> None:
             take(record_facts(view, position, size, self._delay_levels_ms), physical, size)
 
-        scan = LogScan(self._log, found.low, found.high, self._seals, found=take_any, found_plain=take_plain)
+        scan = LogScan(self._log, doubted.low, doubted.high, self._seals, found=take_any, found_plain=take_plain)
         while scan.step():
             yield
             if not self._is_current(queue):
                 break
-        found.damaged = scan.damaged
-        return rebuilt
+        return _Found(first, is_found, scan.damaged, rebuilt)
 
     def _correct(self, queue: ConsumeQueue, number: int, facts: RecordFacts, physical: int, size: int) -> int:
         """Write the unit of a message, if it is another one; how many were written."""
@@ -362,7 +370,7 @@ class QueueRepair:
         queue.replace_unit(number, UNIT.pack(physical, size, facts.tags_code))
         return 1
 
-    def _unexplained(self, queue: ConsumeQueue, found: _Range) -> Generator[None, None, list[int]]:
+    def _unexplained(self, queue: ConsumeQueue, found: _Found) -> Generator[None, None, list[int]]:
         """Units without a record that ought to have one: those that are no filler, and have not expired."""
         unexplained: list[int] = []
         at = found.is_found.find(0)
@@ -383,7 +391,7 @@ class QueueRepair:
         _fill(queue, number)
         return 1
 
-    def _give_up(self, queue: ConsumeQueue, number: int, found: _Range) -> int:
+    def _give_up(self, queue: ConsumeQueue, number: int, found: _Found) -> int:
         """The log has no record for a unit: let it lead into the damage that took it, or say that there is nothing.
 
         How many units were written.
@@ -408,13 +416,14 @@ class QueueRepair:
     # -- what is said about it -----------------------------------------------------------------------------------------
 
     def _finish(self, queue: ConsumeQueue, rebuilt: int, lost: int) -> None:
-        queue.is_corrupt = any(shortened is queue for shortened, _ in tuple(self._queues.shortened))
+        if all(shortened is not queue for shortened, _ in tuple(self._queues.shortened)):
+            queue.mark_whole()
         self._request_point()
         self.units_rebuilt += rebuilt
         self.units_lost += lost
         episode = self._episodes.setdefault(queue, _Episode())
-        episode.rebuilt += rebuilt
-        episode.lost += lost
+        episode = replace(episode, rebuilt=episode.rebuilt + rebuilt, lost=episode.lost + lost)
+        self._episodes[queue] = episode
         now_ms = self._monotonic_ms()
         if episode.reported_ms is None or now_ms - episode.reported_ms >= REPORT_INTERVAL_MS:
             self._say(queue, episode, now_ms)

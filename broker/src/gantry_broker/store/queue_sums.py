@@ -56,6 +56,16 @@ class SumsBudget:
     def __init__(self, sums_max: int = SUMS_MAX) -> None:
         self.left = sums_max
 
+    def take(self) -> int:
+        """How many more sums a chain may have: a chunk, or 0 where none is left."""
+        count = CHUNK if self.left >= CHUNK else 0
+        self.left -= count
+        return count
+
+    def give_back(self, count: int) -> None:
+        """A chain has let go of ``count`` sums."""
+        self.left += count
+
 
 @final
 class QueueSums:
@@ -93,10 +103,9 @@ class QueueSums:
             del self.values[offset - self.start + 1 :]
         if len(self.values) < self.limit:
             return
-        if self._budget.left >= CHUNK:
-            self._budget.left -= CHUNK
-            self.limit += CHUNK
-        elif len(self.values) > 1:
+        more = self._budget.take()
+        self.limit += more
+        if not more and len(self.values) > 1:
             dropped = max(1, len(self.values) // 2)
             del self.values[:dropped]
             self.start += dropped
@@ -116,7 +125,7 @@ class QueueSums:
 
     def release(self) -> None:
         """The queue is no more."""
-        self._budget.left += self.limit
+        self._budget.give_back(self.limit)
         self.limit = 0
         del self.values[1:]
 

@@ -92,7 +92,7 @@ class QueueTable:
         """Bytes from ``start`` on were cut off a queue's file. Any thread: the loop's thread has it rebuilt."""
         queue = self._queues.get((topic, queue_id))
         if queue is not None:
-            queue.is_corrupt = True
+            queue.mark_corrupt()
             self.shortened.append((queue, start // CONSUME_UNIT_BYTES))
             self._shortened()
 

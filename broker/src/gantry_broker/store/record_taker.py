@@ -36,14 +36,11 @@ class RecordTaker:
 
     def __init__(
         self, disk: Disk, commit_log: CommitLog, queues: QueueTable, index: Index | None,
-        delay_levels_ms: tuple[int, ...], progress: Progress | None = None,
+        delay_levels_ms: tuple[int, ...], progress: Progress | None = None, *, is_noting_touched: bool = False,
     ) -> None:  # fmt: skip
-        self.index_end = -1
-        """Messages at or before this physical offset are indexed."""
-
-        self.touched: set[ConsumeQueue] | None = None
-        """If it is a set, the queues that get units are put there."""
-
+        """With ``is_noting_touched`` the queues that get units are remembered for ``take_touched``."""
+        self._index_end = -1
+        self._touched: set[ConsumeQueue] | None = set() if is_noting_touched else None
         self.records = 0
         self.tail = -1
         """Where the last record begins."""
@@ -70,6 +67,19 @@ class RecordTaker:
         """From now on only these queues get units, and the log's end is not looked for; all of them if None."""
         self._only = only
         self._plain.clear()
+
+    def start_after(self, tail: int) -> None:
+        """The record that ends where reading starts begins at ``tail``; -1 if there is none, or it is not known."""
+        self.tail = tail
+
+    def skip_indexed(self, end: int) -> None:
+        """Messages at or before the physical offset ``end`` are indexed already."""
+        self._index_end = end
+
+    def take_touched(self) -> set[ConsumeQueue]:
+        """The queues that have got units since the last call."""
+        touched, self._touched = self._touched, set()
+        return touched or set()
 
     # -- one record, whatever it is ------------------------------------------------------------------------------------
 
@@ -100,9 +110,9 @@ class RecordTaker:
         is_deleted = physical < self._queues.deleted.get(facts.topic, -1)
         if facts.is_queued and not is_deleted and (self._only is None or queue in self._only):
             self._put_unit(queue, facts.queue_offset, physical, size, facts.tags_code)
-            if self.touched is not None:
-                self.touched.add(queue)
-        if self._index is not None and facts.keys and physical > self.index_end and not is_deleted:
+            if self._touched is not None:
+                self._touched.add(queue)
+        if self._index is not None and facts.keys and physical > self._index_end and not is_deleted:
             self._put_keys(queue, facts.keys, physical, facts.store_timestamp_ms)
 
     def _put_unit(self, queue: ConsumeQueue, offset: int, physical: int, size: int, code: int) -> None:
@@ -139,7 +149,7 @@ class RecordTaker:
 
     def found_plain(self, records: Iterable[PlainRecord], physical: int) -> int:
         """All of ``records``, the first of which lies at ``physical``; where the run ends."""
-        size, count, touched = 0, 0, self.touched
+        size, count, touched = 0, 0, self._touched
         newest_ms = self._log.last_timestamp_ms
         is_indexing, known, tags, unpacked = self._index is not None, self._plain, self._tags, UNIT.pack
         for record in records:
@@ -164,7 +174,7 @@ class RecordTaker:
                 self._put_unit(queue, offset, physical, size, code)
             if touched is not None:
                 touched.add(queue)
-            if is_indexing and physical > self.index_end:
+            if is_indexing and physical > self._index_end:
                 keys = keys_of(properties)
                 if keys:
                     self._put_keys(queue, keys, physical, timestamp_ms)

@@ -125,7 +125,8 @@ class Recovery:
         report.start = plan.start
         if trusted is not None:
             commit_log.note_store_time(trusted.timestamp_ms)
-        taker.tail = self.start_tail = trusted.tail if trusted is not None else -1
+        self.start_tail = trusted.tail if trusted is not None else -1
+        taker.start_after(self.start_tail)
 
         self._derived.load(plan.start, trusted, is_clean=is_clean, written=found.written)
         report.queue_ends = self._derived.ends_found

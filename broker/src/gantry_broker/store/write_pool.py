@@ -56,7 +56,7 @@ class WritePool:
         self._piece_bytes: Final = piece_bytes(file_size, volume.page_bytes)
         self._free: Final[deque[WriteBuffer]] = deque()
         self._buffers: list[WriteBuffer] = []
-        self.identity: StoreIdentity | None = None
+        self._identity: StoreIdentity | None = None
 
     def __repr__(self) -> str:
         return f"<WritePool {self._volume.medium} buffers={len(self._buffers)} free={len(self._free)}>"
@@ -121,7 +121,7 @@ class WritePool:
 
         Raises ``StoreUnusable`` when the memory is not there.
         """
-        self.identity = identity
+        self._identity = identity
         kept: list[WriteBuffer] = []
         for buffer in self._buffers:
             assert buffer.state is not BufferState.LIVE, buffer
@@ -161,7 +161,7 @@ class WritePool:
 
     def borrow(self, base_offset: int, start: int) -> WriteBuffer | None:
         """A buffer for the file at ``base_offset`` whose bytes from ``start`` on it will hold; None if all are out."""
-        identity = self.identity
+        identity = self._identity
         assert identity is not None, "prepare() comes first"
         try:
             buffer = self._free.popleft()
@@ -175,6 +175,10 @@ class WritePool:
             start=start,
         )
         return buffer
+
+    def rename(self, identity: StoreIdentity) -> None:
+        """Lend in the name of ``identity`` from now on. No buffer may be in use."""
+        self._identity = identity
 
     def give_back(self, buffer: WriteBuffer) -> None:
         """Everything in it is in the page cache of its file, and nobody reads it any more."""
