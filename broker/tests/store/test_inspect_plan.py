@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gantry_broker.errors import StoreError
-from gantry_broker.store.inspect.repair import RepairPlanner
-from gantry_broker.store.inspect.repair_plan import RepairPlan
+from gantry_broker.store.inspect.repair import RepairPlan, RepairPlanner
 from gantry_broker.store.loss import LossCause
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import PoolSettings, StoreSettings

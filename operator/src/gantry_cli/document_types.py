@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gantry_broker.store.inspect.repair_plan import RepairPlan
+from gantry_broker.store.inspect.repair import RepairPlan
 from gantry_broker.store.inspect.summary import StoreSummary
 from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import RecoveryReport

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from gantry_broker.store.inspect.buffers import BufferDirectory, SeenBuffer
 from gantry_broker.store.inspect.findings import Finding, Harm
-from gantry_broker.store.inspect.repair_plan import RepairPlan
+from gantry_broker.store.inspect.repair import RepairPlan
 from gantry_broker.store.inspect.summary import LogSummary, StoreSummary
 from gantry_broker.store.inspect.verify import VerifyReport
 from gantry_broker.store.loss import LossRecord

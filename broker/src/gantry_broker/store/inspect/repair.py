@@ -11,7 +11,8 @@ that a disk that cannot read is an error and no signal.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, final
 
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.buffers import (
@@ -25,8 +26,7 @@ from gantry_broker.store.inspect.config_tables import config_tables
 from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.inspect.repair_derived import DerivedPlanner
-from gantry_broker.store.inspect.repair_plan import PlannedReplay, RepairPlan
-from gantry_broker.store.loss import missing_bytes
+from gantry_broker.store.loss import LostRange, missing_bytes
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.recovery import INFINITE, ScanResult, StartPlan, scan_log
 from gantry_broker.store.replay import plan_replay
@@ -40,6 +40,84 @@ from gantry_store_files.segments import (
 Progress = Callable[[int, int], None]
 PROGRESS_RECORDS: Final = 10_000
 _DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedReplay:
+    """One write buffer, and what becomes of it."""
+
+    buffer: str
+    start: int
+    end: int
+    records: int
+    action: str
+    """``replay``, ``set aside`` or ``nothing``."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairPlan:
+    """What the next start would do."""
+
+    root: str
+    is_in_use: bool
+    is_clean: bool
+    refusal: str = ""
+    """Why a start would refuse; empty if it would not."""
+
+    read_from: int = 0
+    is_full: bool = False
+    """Whether the whole log is read."""
+
+    read_bytes: int = 0
+    records: int = 0
+    """Records that would be read and dispatched again."""
+
+    end: int = 0
+    """Where the log would end."""
+
+    cut_bytes: int = 0
+    cut_records: int = 0
+    """Whole records among them, which go with the tail."""
+
+    rotten: list[tuple[int, int]] = field(default_factory=list)
+    """Half-open ranges that would be reported and stepped over."""
+
+    lost_flushed_bytes: int = 0
+    """Bytes that had been flushed and are gone."""
+
+    missing: list[LostRange] = field(default_factory=list)
+    """Ranges of the log that were on the disk and are gone: no sends are taken before an operator accepts it."""
+
+    lost_bytes: int = 0
+    lost_messages: int = 0
+    """Messages that queues still know and that will not be there. A lower bound where the queues are damaged, too."""
+
+    queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
+    queues_behind: list[tuple[str, int, int]] = field(default_factory=list)
+    """Topic, queue id, how many units would be put again."""
+
+    is_index_rebuilt: bool = False
+    buffers: list[PlannedReplay] = field(default_factory=list)
+    buffers_path: str = ""
+    buffers_fault: str = ""
+
+    @property
+    def is_lossless(self) -> bool:
+        return not (self.rotten or self.lost_flushed_bytes or self.lost_messages or self.missing)
+
+
+class _PlannedBuffers(NamedTuple):
+    """What becomes of the write buffers."""
+
+    end: int
+    """Where the log ends after it."""
+
+    lost_flushed_bytes: int
+    buffers: list[PlannedReplay]
+    path: str = ""
+    fault: str = ""
 
 
 @final
@@ -87,7 +165,7 @@ class RepairPlanner:
         self._facts: Final[StoreFacts] = read_facts(disk, root)
         self._reader: Final = LogReader(disk, self._facts.log, self._facts.ours_from)
         self._progress: Final[Progress] = progress if progress is not None else lambda done, total: None
-        self._plan: Final = RepairPlan(root=root, is_in_use=self._facts.is_in_use, is_clean=self._facts.is_clean)
+        self._records = self._read_from = 0
         self._units: Final[dict[tuple[str, int], int]] = {}
         self._deleted: Final = self._facts.point.deleted if self._facts.point is not None else {}
 
@@ -99,39 +177,49 @@ class RepairPlanner:
             self._reader.close()
 
     def _run(self, buffers_path: str | None) -> RepairPlan:
-        plan, facts = self._plan, self._facts
-        plan.refusal = refusal_of(self._disk, facts)
+        facts = self._facts
+        refusal = refusal_of(self._disk, facts)
         start = plan_of(facts, self._reader, written=written_unbuffered(self._disk, facts, self._boot_id, buffers_path))
-        plan.read_from, plan.is_full = start.start, start.is_full
-        if plan.refusal or not facts.log:
-            plan.missing = [] if plan.refusal else missing_of(self._disk, facts, 0)
-            plan.lost_flushed_bytes = missing_bytes(plan.missing)
-            return plan
+        if refusal or not facts.log:
+            missing = [] if refusal else missing_of(self._disk, facts, 0)
+            return RepairPlan(
+                root=facts.root, is_in_use=facts.is_in_use, is_clean=facts.is_clean, refusal=refusal,
+                read_from=start.start, is_full=start.is_full, missing=missing,
+                lost_flushed_bytes=missing_bytes(missing),
+            )  # fmt: skip
         result = self._scan(start)
-        plan.rotten = result.damaged
-        plan.lost_flushed_bytes = result.lost_flushed
-        plan.end = self._plan_buffers(result, start, buffers_path)
-        plan.read_bytes = plan.end - start.start
+        rotten, planned = result.damaged, self._plan_buffers(result, start, buffers_path)
+        end, read_bytes = planned.end, planned.end - start.start
         # Buffers that cannot be seen from here are no loss: the start may see them.
-        written = 0 if plan.buffers_fault else facts.written(self._boot_id)
-        plan.missing = missing_of(self._disk, facts, plan.end, written=written)
-        plan.lost_flushed_bytes = max(plan.lost_flushed_bytes, missing_bytes(plan.missing))
+        written = 0 if planned.fault else facts.written(self._boot_id)
+        missing = missing_of(self._disk, facts, end, written=written)
+        lost_flushed_bytes = max(planned.lost_flushed_bytes, missing_bytes(missing))
+        cut_bytes = 0
         if not (facts.is_clean and not start.is_full and result.end == start.start):
-            plan.cut_bytes = self._reader.last_used(plan.end, facts.files_end) - plan.end
-            plan.cut_records = self._reader.count_records(plan.end, facts.files_end) if plan.cut_bytes else 0
-        plan.queues_behind = [(topic, queue_id, count) for (topic, queue_id), count in sorted(self._units.items())]
-        derived = DerivedPlanner(self._disk, facts, self._reader, start, plan)
-        derived.plan_index()
-        derived.plan_queues()
-        if not start.is_full and (plan.queues_rebuilt or plan.is_index_rebuilt):
-            self._read_before(start.start)
-        derived.count_lost()
-        plan.lost_bytes = sum(end - begin for begin, end in plan.rotten) + max(plan.lost_flushed_bytes, plan.cut_bytes)
-        return plan
+            cut_bytes = self._reader.last_used(end, facts.files_end) - end
+        derived = DerivedPlanner(self._disk, facts, self._reader, start)
+        is_index_rebuilt, queues_rebuilt = derived.is_index_rebuilt(), derived.queues_rebuilt()
+        if not start.is_full and (queues_rebuilt or is_index_rebuilt):
+            rotten = sorted(rotten + self._damage_before(start.start))
+            read_bytes += start.start - facts.log_start
+        return RepairPlan(
+            root=facts.root, is_in_use=facts.is_in_use, is_clean=facts.is_clean,
+            read_from=start.start, is_full=start.is_full, read_bytes=read_bytes, records=self._records, end=end,
+            cut_bytes=cut_bytes,
+            cut_records=self._reader.count_records(end, facts.files_end) if cut_bytes else 0,
+            rotten=rotten, lost_flushed_bytes=lost_flushed_bytes, missing=missing,
+            lost_bytes=sum(stop - begin for begin, stop in rotten) + max(lost_flushed_bytes, cut_bytes),
+            lost_messages=derived.count_lost(rotten, end),
+            queues_rebuilt=queues_rebuilt,
+            queues_behind=[(topic, queue_id, count) for (topic, queue_id), count in sorted(self._units.items())],
+            is_index_rebuilt=is_index_rebuilt, buffers=planned.buffers, buffers_path=planned.path,
+            buffers_fault=planned.fault,
+        )  # fmt: skip
 
     def _scan(self, start: StartPlan) -> ScanResult:
         """As a start does, which has a filler where a file is missing in between."""
         facts, damaged = self._facts, []
+        self._read_from = start.start
         files = self._mapped(start.start, facts.files_end)
         result = ScanResult(end=start.start)
         for number, file in enumerate(files):
@@ -154,23 +242,21 @@ class RepairPlanner:
                 files.append(MappedSegment(self._disk, segment, end, files[-1] if files else None))
         return tuple(files)
 
-    def _read_before(self, start: int) -> None:
-        """What lies before the start is read, too, for what has to be built again."""
-        plan, facts = self._plan, self._facts
+    def _damage_before(self, start: int) -> list[tuple[int, int]]:
+        """What lies before the start is read, too, for what has to be built again; what of it is damaged."""
+        facts = self._facts
         before = self._mapped(facts.log_start, start)
-        result = scan_log(before, facts.log_start, start, self._count, seals=facts.ours_from)
-        plan.read_bytes += start - facts.log_start
-        plan.rotten = sorted(plan.rotten + result.damaged)
+        return scan_log(before, facts.log_start, start, self._count, seals=facts.ours_from).damaged
 
     def _count(self, _view: memoryview, _position: int, _physical: int, _size: int) -> None:
         """A record that a start would read."""
-        self._plan.records += 1
+        self._records += 1
 
     def _found(self, view: memoryview, position: int, physical: int, size: int) -> None:
         """A record that a start would dispatch again."""
-        self._plan.records += 1
-        if self._plan.records % PROGRESS_RECORDS == 0:
-            start = self._plan.read_from
+        self._records += 1
+        if self._records % PROGRESS_RECORDS == 0:
+            start = self._read_from
             self._progress(physical - start, self._facts.files_end - start)
         record = record_facts(view, position, size, _DELAY_LEVELS_MS)
         if record.is_queued and physical >= self._deleted.get(record.topic, -1):
@@ -179,42 +265,41 @@ class RepairPlanner:
 
     # -- write buffers -------------------------------------------------------------------------------------------------
 
-    def _plan_buffers(self, result: ScanResult, start: StartPlan, path: str | None) -> int:
-        """What becomes of the write buffers; where the log ends after it."""
-        plan, facts = self._plan, self._facts
+    def _plan_buffers(self, result: ScanResult, start: StartPlan, path: str | None) -> _PlannedBuffers:
+        facts = self._facts
         directory = buffer_directory(self._disk, facts, path)
         expected = expected_of(facts)
         if directory is None or expected is None:
-            return result.end
-        plan.buffers_path, plan.buffers_fault = directory.path, directory.fault
+            return _PlannedBuffers(result.end, result.lost_flushed, [])
         found = found_buffers(self._disk, directory)
         replay = plan_replay(result.end, found, expected, self._file_bytes, begin=facts.log_start)
-        for step in replay.steps:
-            plan.buffers.append(
-                PlannedReplay(
-                    buffer=step.buffer.name, start=step.start, end=step.end, records=step.records, action="replay"
-                )
+        self._records += replay.replayed_records
+        planned = [
+            PlannedReplay(
+                buffer=step.buffer.name, start=step.start, end=step.end, records=step.records, action="replay"
             )
-        plan.records += replay.replayed_records
-        for aside in replay.set_aside:
-            plan.buffers.append(
-                PlannedReplay(
-                    buffer=aside.buffer.name, start=aside.buffer.start, end=aside.end, records=0, action="set aside",
-                    reason=aside.reason,
-                )
-            )  # fmt: skip
-        named = {one.buffer for one in plan.buffers}
-        for buffer in found:
-            if buffer.name not in named:
-                plan.buffers.append(
-                    PlannedReplay(
-                        buffer=buffer.name, start=buffer.start, end=buffer.start, records=0, action="nothing",
-                        reason="the log has everything that it holds",
-                    )
-                )  # fmt: skip
+            for step in replay.steps
+        ]
+        planned += [
+            PlannedReplay(
+                buffer=aside.buffer.name, start=aside.buffer.start, end=aside.end, records=0, action="set aside",
+                reason=aside.reason,
+            )
+            for aside in replay.set_aside
+        ]  # fmt: skip
+        named = {one.buffer for one in planned}
+        planned += [
+            PlannedReplay(
+                buffer=buffer.name, start=buffer.start, end=buffer.start, records=0, action="nothing",
+                reason="the log has everything that it holds",
+            )
+            for buffer in found
+            if buffer.name not in named
+        ]  # fmt: skip
+        lost_flushed_bytes = result.lost_flushed
         if replay.steps and start.durable_mark != INFINITE:
-            plan.lost_flushed_bytes = max(0, start.durable_mark - replay.end)
-        return replay.end
+            lost_flushed_bytes = max(0, start.durable_mark - replay.end)
+        return _PlannedBuffers(replay.end, lost_flushed_bytes, planned, directory.path, directory.fault)
 
     def _file_bytes(self, offset: int, size: int) -> memoryview | None:
         data = self._reader.bytes_at(offset, size)

@@ -13,7 +13,6 @@ from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.inspect.log_reader import LogReader
-from gantry_broker.store.inspect.repair_plan import RepairPlan
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.recovery import StartPlan
 from gantry_broker.store.settings import StoreSettings
@@ -27,22 +26,19 @@ BLOCK_BYTES: Final = 20
 
 @final
 class DerivedPlanner:
-    """Adds to a plan what becomes of queues and index. The plan's end and its rot must be known."""
+    """What becomes of queues and index."""
 
-    def __init__(
-        self, disk: ReadingDisk, facts: StoreFacts, reader: LogReader, start: StartPlan, plan: RepairPlan
-    ) -> None:
+    def __init__(self, disk: ReadingDisk, facts: StoreFacts, reader: LogReader, start: StartPlan) -> None:
         self._disk: Final = disk
         self._facts: Final = facts
         self._reader: Final = reader
         self._start: Final = start.start
-        self._plan: Final = plan
         self._point: Final = facts.point if not start.is_full else None
         self._deleted: Final = facts.point.deleted if facts.point is not None else {}
 
-    def plan_queues(self) -> None:
+    def queues_rebuilt(self) -> list[tuple[str, int]]:
         """Which queues are built again."""
-        plan, point = self._plan, self._point
+        point, rebuilt = self._point, []
         missing = {
             (topic, int(queue)) for topic, ends in (point.queues if point is not None else {}).items() for queue in ends
         }
@@ -65,10 +61,10 @@ class DerivedPlanner:
             first = queue.first_from(self._facts.log_start, end)
             is_headless = is_known and point.min_physical == self._facts.log_start and first > start
             if end < durable or is_headless or name in damaged or not self._is_plausible(queue, end):
-                plan.queues_rebuilt.append(name)
+                rebuilt.append(name)
         ends = point.queues if point is not None else {}
-        plan.queues_rebuilt += [(topic, queue_id) for topic, queue_id in missing if ends[topic][str(queue_id)] > 0]
-        plan.queues_rebuilt.sort()
+        rebuilt += [(topic, queue_id) for topic, queue_id in missing if ends[topic][str(queue_id)] > 0]
+        return sorted(rebuilt)
 
     def _is_of_deleted(self, queue: QueueReader, end: int) -> bool:
         """Whether the topic was deleted, and a crash has brought the queue's files back."""
@@ -97,35 +93,35 @@ class DerivedPlanner:
                 return False
         return True
 
-    def count_lost(self) -> None:
-        """How many messages the queues know that lie in what is rotten, or behind the end."""
-        plan = self._plan
+    def count_lost(self, rotten: list[tuple[int, int]], log_end: int) -> int:
+        """How many messages the queues know that lie in what is rotten, or behind the log's end."""
+        count = 0
         for place in queue_places(self._disk, self._facts.root):
             queue = QueueReader(self._disk, place)
             end = queue.end()
-            for begin, stop in [*plan.rotten, (plan.end, None)]:
+            for begin, stop in [*rotten, (log_end, None)]:
                 last = end if stop is None else queue.first_from(stop, end)
                 lost = (queue.unit(offset) for offset in range(queue.first_from(begin, end), last))
-                plan.lost_messages += sum(not is_filler(unit) for unit in lost)
+                count += sum(not is_filler(unit) for unit in lost)
+        return count
 
-    def plan_index(self) -> None:
+    def is_index_rebuilt(self) -> bool:
         """Whether the index is built again."""
-        plan, facts, point = self._plan, self._facts, self._point
+        facts, point = self._facts, self._point
         names = index_names(self._disk, f"{facts.root}/index")
         if point is None:
             is_there = self._disk.facts(f"{facts.root}/index") is not None
-            plan.is_index_rebuilt = is_there and not (facts.is_clean and self._are_good(names))
-        elif not point.is_indexed:
-            plan.is_index_rebuilt = True
-        elif point.index is not None:
-            kept = [name for name in names if name <= point.index.name]
-            newest = self._open_index(point.index.name) if point.index.name in kept else None
-            is_short = (
-                newest is None
-                or newest.header is None
-                or (facts.is_clean and newest.header.next_number < point.index.header.next_number)
-            )
-            plan.is_index_rebuilt = is_short or not self._are_good(kept)
+            return is_there and not (facts.is_clean and self._are_good(names))
+        if point.index is None or not point.is_indexed:
+            return not point.is_indexed
+        kept = [name for name in names if name <= point.index.name]
+        newest = self._open_index(point.index.name) if point.index.name in kept else None
+        is_short = (
+            newest is None
+            or newest.header is None
+            or (facts.is_clean and newest.header.next_number < point.index.header.next_number)
+        )
+        return is_short or not self._are_good(kept)
 
     def _are_good(self, names: list[str]) -> bool:
         readers = [self._open_index(name) for name in names]
