@@ -6,12 +6,15 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from gantry_broker.errors import StoreError
 from gantry_broker.store.inspect.repair import RepairPlan, RepairPlanner
 from gantry_broker.store.loss import LossCause
+from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_broker.store.recovery_report import RecoveryReport
+from gantry_broker.store.sealed_file import read_sealed, write_sealed
 from gantry_broker.store.settings import PoolSettings, StoreSettings
 from gantry_store_files import UNIT
 from gantry_testing.faulty_disk import FaultyDisk
@@ -72,6 +75,14 @@ def log_byte(world: StoreWorld, offset: int, data: bytes) -> None:
     world.overwrite(f"commitlog/{offset - offset % FILE:020d}", offset % FILE, data)
 
 
+def forget_file_sizes(world: StoreWorld) -> None:
+    """Make the recovery point one of a version that did not write down the sizes of files."""
+    path = world.path("recovery-point.json")
+    point = read_sealed(world.disk, path, RecoveryPoint)
+    assert point is not None
+    write_sealed(world.disk, path, msgspec.structs.replace(point, log_file_bytes=0, queue_file_bytes=0))
+
+
 DAMAGES: dict[str, Damage] = {
     "none": lambda world: None,
     "rot-before-the-point": lambda world: log_byte(world, record(world, 50) + 90, b"\0\0"),
@@ -80,6 +91,7 @@ DAMAGES: dict[str, Damage] = {
     "garbage-behind-the-end": lambda world: log_byte(world, record(world, 279) + 400, b"garbage"),
     "no-point": lambda world: world.disk.remove(world.path("recovery-point.json")),
     "damaged-point": lambda world: world.disk.write_file(world.path("recovery-point.json"), b"x\n{}"),
+    "older-point": forget_file_sizes,
     "no-checkpoint": lambda world: world.disk.remove(world.path("checkpoint")),
     "no-queues": lambda world: world.disk.remove_tree(world.path("consumequeue")),
     "no-queue": lambda world: world.disk.remove_tree(world.path("consumequeue/orders/1")),

@@ -43,7 +43,7 @@ class DerivedPlanner:
             (topic, int(queue)) for topic, ends in (point.queues if point is not None else {}).items() for queue in ends
         }
         damaged = set(point.damaged) if point is not None else set()
-        places = queue_places(self._disk, self._facts.root)
+        places = list(queue_places(self._disk, self._facts.root))
         known = self._facts.point.queue_file_bytes if self._facts.point is not None else 0
         size = known or usual_size([one for place in places for one in segments_of(self._disk, place.directory)])
         for place in places:
