@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import Final, final
 
 import msgspec
@@ -27,7 +28,7 @@ from gantry_broker.store.index_file import IndexFile
 from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_dispatch import is_plausible_unit, record_facts
 from gantry_broker.store.record_taker import RecordTaker
 from gantry_broker.store.recovery_point import IndexPoint, RecoveryPoint, RecoveryPointFile
 from gantry_wire.message import RecordFault, check_record
@@ -158,18 +159,13 @@ class DerivedFiles:
             unit = queue.unit(offset)
             file = self._log.files.at(unit[0]) if unit is not None else None
             if unit is not None and unit[1] == FILLER_SIZE:
-                continue  # it stands for a message that is lost
-            if unit is None or file is None or unit[0] + unit[1] > file.end_offset:
+                continue
+            if unit is None or file is None:
                 return False
             position = unit[0] - file.base_offset
             check = check_record(file.view, position, physical_offset=unit[0], verify_crc=False)
-            if not check.is_good:
-                # The log itself is damaged there; that is not the queue's fault, and reading it will say so.
-                continue
-            if check.size != unit[1]:
-                return False  # such as a unit of zeros, which leads to the first message of all
-            facts = record_facts(file.view, position, unit[1], self._delay_levels_ms)
-            if (facts.topic, facts.queue_id, facts.queue_offset) != (queue.topic, queue.queue_id, offset):
+            facts = partial(record_facts, file.view, position, unit[1], self._delay_levels_ms)
+            if not is_plausible_unit(unit, (queue.topic, queue.queue_id, offset), file.end_offset, check, facts):
                 return False
         return True
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from gantry_store_files.queue_units import Unit, is_filler
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import (
     FLAG_BORN_HOST_V6,
@@ -20,6 +22,7 @@ from gantry_wire.message import (
     SHORT,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
+    RecordCheck,
 )
 from gantry_wire.names import SCHEDULE_TOPIC
 from gantry_wire.plain_records import PlainRecord
@@ -76,6 +79,24 @@ def plain_facts(record: PlainRecord, delay_levels_ms: tuple[int, ...]) -> Record
     properties = parse_properties(properties_bytes.decode("utf-8", "replace"))
     code = _unit_tags_code(topic, properties, timestamp_ms, delay_levels_ms)
     return RecordFacts(topic, queue_id, queue_offset, True, code, message_keys(properties), timestamp_ms)
+
+
+def is_plausible_unit(
+    unit: Unit, name: tuple[str, int, int], file_end: int, check: RecordCheck, facts: Callable[[], RecordFacts]
+) -> bool:
+    """Whether a unit may lead to the message with this topic, queue id and queue offset, as a start asks.
+
+    ``file_end`` is where the log file ends that holds the unit's place; ``check`` and ``facts`` are of what lies there.
+    """
+    physical, size, _ = unit
+    if is_filler(unit):
+        return True  # it stands for a message that is lost
+    if physical + size > file_end:
+        return False
+    if not check.is_good:
+        return True  # the log itself is damaged there; that is not the queue's fault, and reading it will say so
+    # A unit of zeros leads to the first message of all, which has another size.
+    return check.size == size and facts()[:3] == name
 
 
 def message_keys(properties: dict[str, str]) -> tuple[str, ...]:

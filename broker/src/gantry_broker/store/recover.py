@@ -30,6 +30,7 @@ from gantry_broker.store.recovery import (
     Seals,
     StartFacts,
     StartPlan,
+    is_point_proved,
     no_seals,
     plan_start,
     scan_log,
@@ -46,7 +47,7 @@ from gantry_broker.store.replay import (
     set_aside,
 )
 from gantry_broker.store.settings import StoreSettings
-from gantry_wire.message import check_record
+from gantry_wire.message import RecordCheck, check_record
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ class Recovery:
             files_end=commit_log.files.end_offset,
             sealed_flushed=found.sealed_flushed,
             point_through=point.through if point is not None else None,
-            is_point_proved=self._prove(point),
+            is_point_proved=is_point_proved(point, commit_log.file_size, self._check_at),
             failed_flushed=found.failed_flushed,
             written=min(found.written, buffered_from(found.buffers, found.expected)),
         )
@@ -150,16 +151,9 @@ class Recovery:
 
     # -- before the log is read ----------------------------------------------------------------------------------------
 
-    def _prove(self, point: RecoveryPoint | None) -> bool:
-        if point is None:
-            return False
-        if point.through % self._log.file_size == 0:
-            return True
-        file = self._log.files.at(point.tail)
-        if point.tail < 0 or file is None:
-            return False
-        check = check_record(file.view, point.tail - file.base_offset, physical_offset=point.tail)
-        return check.is_good and point.tail + check.size == point.through
+    def _check_at(self, offset: int) -> RecordCheck | None:
+        file = self._log.files.at(offset)
+        return None if file is None else check_record(file.view, offset - file.base_offset, physical_offset=offset)
 
     # -- reading the log -----------------------------------------------------------------------------------------------
 

@@ -24,10 +24,12 @@ from heapq import merge
 from typing import Final, Protocol
 
 from gantry_broker.store.identity import LOG_END_MAX, Stretch
+from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_wire.message import (
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
     PHYSICAL_OFFSET_POSITION,
+    RecordCheck,
     RecordFault,
     check_record,
 )
@@ -115,6 +117,21 @@ class StartPlan:
 
     whole_mark: int
     """Up to where the log was whole when it was last used: damage before it is rot."""
+
+
+def is_point_proved(
+    point: RecoveryPoint | None, file_size: int, record_at: Callable[[int], RecordCheck | None]
+) -> bool:
+    """Whether the record that the recovery point names is there and ends where it says, or a log file begins there.
+
+    This is about the place, not about every byte of the record: it need not have a seal.
+    """
+    if point is None:
+        return False
+    if file_size and point.through % file_size == 0:
+        return True
+    check = record_at(point.tail) if point.tail >= 0 else None
+    return check is not None and check.is_good and point.tail + check.size == point.through
 
 
 def plan_start(facts: StartFacts) -> StartPlan:

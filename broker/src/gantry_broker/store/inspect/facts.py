@@ -19,11 +19,12 @@ from gantry_broker.store.loss import LossRecord, LostRange, find_missing, vouche
 from gantry_broker.store.mapped_file import FILLER_HEAD_BYTES, is_accepted_filler, is_filler
 from gantry_broker.store.opening import seals_of, written_by_others_from
 from gantry_broker.store.ownership import Stranger, find_stranger
-from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, plan_start
+from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, is_point_proved, plan_start
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_store_files.sealed import DocumentT, decode_sealed, read_small
 from gantry_store_files.segments import Segment, segments_of, usual_size
 from gantry_store_files.store_identity import IDENTITY_FILE, IDENTITY_TWIN, StoreIdentity, newer_identity
+from gantry_wire.message import RecordCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,29 +169,22 @@ def plan_of(facts: StoreFacts, reader: LogReader, *, written: int = 0) -> StartP
 
     ``written`` is what ``written_unbuffered`` says, where that was asked.
     """
+
+    def check_at(offset: int) -> RecordCheck | None:
+        found = reader.record_at(offset, verify_seal=False)
+        return None if found is None else found.check
+
     start = StartFacts(
         is_clean=facts.is_clean,
         min_physical=facts.log_start,
         files_end=facts.files_end,
         sealed_flushed=facts.checkpoint.flushed if facts.checkpoint is not None else 0,
         point_through=facts.point.through if facts.point is not None else None,
-        is_point_proved=is_point_proved(facts, reader),
+        is_point_proved=is_point_proved(facts.point, facts.log[0].size if facts.log else 0, check_at),
         failed_flushed=facts.failed_flushed,
         written=written,
     )
     return plan_start(start)
-
-
-def is_point_proved(facts: StoreFacts, reader: LogReader) -> bool:
-    """Whether the record that the recovery point names is there and ends where it says."""
-    point = facts.point
-    if point is None:
-        return False
-    if facts.log and point.through % facts.log[0].size == 0:
-        return True
-    # As the start asks: this is about the place, not about every byte of the record.
-    found = reader.record_at(point.tail, verify_seal=False) if point.tail >= 0 else None
-    return found is not None and found.check.is_good and point.tail + found.check.size == point.through
 
 
 def _read_identity(disk: ReadingDisk, root: str) -> tuple[StoreIdentity | None, StoreIdentity | None, str]:

@@ -7,13 +7,14 @@ caught up. Here the same is asked of a store that is not opened.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, final
 
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.inspect.log_reader import LogReader
-from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_dispatch import is_plausible_unit, record_facts
 from gantry_broker.store.recovery import StartPlan
 from gantry_broker.store.settings import StoreSettings
 from gantry_store_files.queue_units import QueueReader, is_filler, queue_places
@@ -78,18 +79,15 @@ class DerivedPlanner:
             unit = queue.unit(offset)
             if is_filler(unit):
                 continue
-            physical, size, _ = unit
-            segment = segment_at(self._facts.log, physical)
-            if segment is None or physical + size > segment.end_offset:
+            segment = segment_at(self._facts.log, unit[0])
+            if segment is None:
                 return False
-            found = self._reader.record_at(physical, verify_crc=False)
-            if found is None or not found.check.is_good:
-                continue
-            if found.check.size != size:
-                return False
-            record = record_facts(found.data, 0, found.check.size, _DELAY_LEVELS_MS)
-            wanted = (queue.place.topic, queue.place.queue_id, offset)
-            if (record.topic, record.queue_id, record.queue_offset) != wanted:
+            found = self._reader.record_at(unit[0], verify_crc=False)
+            if found is None:
+                continue  # its file has vanished a moment ago
+            name = (queue.place.topic, queue.place.queue_id, offset)
+            facts = partial(record_facts, found.data, 0, found.check.size, _DELAY_LEVELS_MS)
+            if not is_plausible_unit(unit, name, segment.end_offset, found.check, facts):
                 return False
         return True
 
