@@ -52,7 +52,7 @@ class DamageJudge:
             self.newest_ms = timestamp_ms
             return
         if self._falls is not None:
-            self._falls.count += 1
+            self._falls.repeat()
             return
         is_ours = self._facts.ours_from(physical).is_ours
         fall_ms = self.newest_ms - timestamp_ms
@@ -93,7 +93,7 @@ class DamageJudge:
         """A file is not there. In a store in use its messages have expired meanwhile, and so has what leads there."""
         after = min((one.base_offset for one in self._reader.segments if one.base_offset > offset), default=None)
         if after is not None and self._facts.is_in_use:
-            self._ground.start = max(self._ground.start, after)
+            self._ground.expire(after)
         elif after is not None:
             finding = self._ground.findings.add(
                 Finding(

@@ -108,6 +108,10 @@ class Finding:
     lost_count: int = 0
     """How many are gone, named or not. A lower bound."""
 
+    def repeat(self, count: int = 1) -> None:
+        """The same was found of ``count`` more units, entries or records."""
+        self.count += count
+
     def lose(self, message: Message) -> None:
         """One more message is known to be gone."""
         self.lost_count += 1

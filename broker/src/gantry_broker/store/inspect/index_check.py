@@ -142,7 +142,7 @@ class IndexCheck:
     def _report(self, kind: Kind, harm: Harm, physical: int, text: str, count: int = 1) -> None:
         run = self._run
         if run is not None and (run.kind, run.harm) == (kind, harm) and run.text.endswith(text):
-            run.count += count
+            run.repeat(count)
             return
         text = f"the index, for the message at {physical}, {text}"
         self._run = self._findings.add(Finding(kind=kind, harm=harm, text=text, offset=physical, count=count))

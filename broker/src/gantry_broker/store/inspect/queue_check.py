@@ -59,6 +59,14 @@ class Ground:
     heads: set[Message] = field(default_factory=set)
     """Messages that rotten records still say they were."""
 
+    def reach(self, end: int) -> None:
+        """The log was read up to its ``end``; 0 if more of it follows."""
+        self.end = end
+
+    def expire(self, start: int) -> None:
+        """What lies before ``start`` has expired meanwhile."""
+        self.start = max(self.start, start)
+
     def rot_at(self, physical: int) -> Finding | None:
         """The finding whose range holds ``physical``."""
         index = bisect_right(self.rotten, physical, key=lambda rot: rot[0]) - 1
@@ -150,11 +158,8 @@ class QueueCheck:
             text = "known to be lost: the queue was built again after that"
             self._add(Kind.NUMBERS_MISSING, Harm.ODD, start, None, f"has no messages {start} to {end - 1}: {text}")
             return
-        finding = self._add(
-            Kind.NUMBERS_MISSING, Harm.LOST, start, None, f"has no messages {start} to {end - 1} in the log"
-        )
-        finding.count = end - start
-        finding.lost_count = end - start
+        text = f"has no messages {start} to {end - 1} in the log"
+        self._add(Kind.NUMBERS_MISSING, Harm.LOST, start, None, text, count=end - start, lost_count=end - start)
 
     def _is_rotten(self, offset: int) -> bool:
         message = Message(self._topic, self._queue_id, offset)
@@ -183,11 +188,10 @@ class QueueCheck:
     def _report_absent(self, is_known: bool) -> None:
         if is_known:
             text = f"{self.orphans} messages are in the log, and the queue has no files"
-            finding = self._add(Kind.UNIT_MISSING, Harm.DERIVED, 0, None, f"does not exist: {text}")
+            self._add(Kind.UNIT_MISSING, Harm.DERIVED, 0, None, f"does not exist: {text}", count=self.orphans)
         else:
             text = f"{self.orphans} messages are in the log, and the topic does not exist (any more)"
-            finding = self._add(Kind.TOPIC_UNKNOWN, Harm.ODD, 0, None, f"does not exist: {text}")
-        finding.count = self.orphans
+            self._add(Kind.TOPIC_UNKNOWN, Harm.ODD, 0, None, f"does not exist: {text}", count=self.orphans)
 
     def _judge_stray(self, offset: int) -> None:
         """A unit that no record has claimed."""
@@ -238,14 +242,17 @@ class QueueCheck:
         if self._run is not None:
             finding, end = self._run
             if (finding.kind, finding.harm, end) == (kind, harm, offset):
-                finding.count += 1
+                finding.repeat()
                 self._run = finding, offset + 1
                 return finding
         finding = self._add(kind, harm, offset, physical, f"unit {offset} {text}")
         self._run = finding, offset + 1
         return finding
 
-    def _add(self, kind: Kind, harm: Harm, offset: int, physical: int | None, text: str) -> Finding:
+    def _add(
+        self, kind: Kind, harm: Harm, offset: int, physical: int | None, text: str, *, count: int = 1,
+        lost_count: int = 0,
+    ) -> Finding:  # fmt: skip
         return self._ground.findings.add(
             Finding(
                 kind=kind,
@@ -255,5 +262,7 @@ class QueueCheck:
                 topic=self._topic,
                 queue_id=self._queue_id,
                 queue_offset=offset,
+                count=count,
+                lost_count=lost_count,
             )
         )

@@ -15,7 +15,7 @@ Bad bytes are either **rot**, damage to what was on the disk, or a **torn tail**
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_broker.ports.reading import ReadingDisk
@@ -57,34 +57,34 @@ class VerifyOrder:
     """The run of the machine on which the next start will be; empty where that is not known."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
     """What was verified and what was found."""
 
     root: str
     is_in_use: bool
     is_clean: bool
-    start: int = 0
-    end: int = 0
+    start: int
+    end: int
     """The log was read in ``[start, end)``."""
 
-    is_whole: bool = True
+    is_whole: bool
     """Whether all of the log was read."""
 
-    is_interrupted: bool = False
-    records: int = 0
-    records_bytes: int = 0
-    records_sealed: int = 0
+    is_interrupted: bool
+    records: int
+    records_bytes: int
+    records_sealed: int
     """Of them in ranges where the whole record has a checksum."""
 
-    queues: int = 0
-    units: int = 0
-    older_records: int = 0
+    queues: int
+    units: int
+    older_records: int
     """Records of topics that were deleted, or of an earlier life of a topic."""
 
-    index_files: int = 0
-    index_entries: int = 0
-    findings: Findings = field(default_factory=Findings)
+    index_files: int
+    index_entries: int
+    findings: Findings
 
 
 @final
@@ -96,14 +96,13 @@ class Verifier:
         self._order: Final = order
         self._progress: Final[Progress] = progress if progress is not None else lambda done, total: None
         self.facts: Final[StoreFacts] = read_facts(disk, root)
-        self.report: Final = VerifyReport(root=root, is_in_use=self.facts.is_in_use, is_clean=self.facts.is_clean)
         self._reader: Final = LogReader(disk, self.facts.log, self.facts.ours_from)
         self._deleted: Final = self.facts.point.deleted if self.facts.point is not None else {}
         self._written: Final = written_unbuffered(disk, self.facts, order.boot_id)
         plan = plan_of(self.facts, self._reader, written=self._written)
         self._start, self._end, self._is_whole = self._range(plan)
         self._ground: Final = Ground(
-            findings=self.report.findings,
+            findings=Findings(),
             is_record_of=self._is_record_of,
             log_start=self.facts.log_start,
             start=self._start,
@@ -114,25 +113,31 @@ class Verifier:
         self._judge: Final = DamageJudge(self.facts, self._reader, plan.whole_mark, self._ground)
         self._queues: Final[dict[tuple[str, int], QueueCheck]] = {}
         self._index: Final = IndexCheck(disk, root, self._ground)
+        self._records = self._records_bytes = self._records_sealed = self._records_older = 0
+        self._queues_opened = 0
         self._told = 0
         self._is_ours, self._ours_end = False, -1
 
     def run(self) -> VerifyReport:
         """Verify. Ctrl-C ends it with what was found so far."""
-        report = self.report
-        report.start = self._start
-        check_files(self.facts, self._ground.findings)
+        facts, findings, is_interrupted = self.facts, self._ground.findings, False
+        check_files(facts, findings)
         try:
             self._open_queues()
-            report.end = self._read_log()
-            self._finish()
+            end = self._read_log()
+            self._finish(end)
         except KeyboardInterrupt:
-            report.is_interrupted = True
-            report.end = max(self._told, self._start)
+            is_interrupted, end = True, max(self._told, self._start)
         finally:
             self._reader.close()
-        self._count()
-        return report
+        return VerifyReport(
+            root=facts.root, is_in_use=facts.is_in_use, is_clean=facts.is_clean, start=self._start, end=end,
+            is_whole=self._is_whole and not is_interrupted, is_interrupted=is_interrupted,
+            records=self._records, records_bytes=self._records_bytes, records_sealed=self._records_sealed,
+            queues=self._queues_opened, units=sum(queue.units for queue in self._queues.values()),
+            older_records=self._records_older + sum(queue.older for queue in self._queues.values()),
+            index_files=self._index.files, index_entries=self._index.entries, findings=findings,
+        )  # fmt: skip
 
     def _range(self, recovery: StartPlan) -> tuple[int, int, bool]:
         """The part of the log to read: a record begins at its start, wherever the order says to begin."""
@@ -171,19 +176,18 @@ class Verifier:
 
     def _found(self, view: memoryview, position: int, physical: int, size: int) -> None:
         """One whole record."""
-        report = self.report
-        report.records += 1
-        report.records_bytes += size
+        self._records += 1
+        self._records_bytes += size
         if physical >= self._ours_end:
             self._is_ours, self._ours_end = self.facts.ours_from(physical)
-        report.records_sealed += self._is_ours
+        self._records_sealed += self._is_ours
         if physical - self._told >= PROGRESS_BYTES:
             self._told = physical
             self._progress(physical - self._start, self._end - self._start)
         record = record_facts(view, position, size, _DELAY_LEVELS_MS)
         self._judge.note_time(physical, record.store_timestamp_ms)
         if physical < self._deleted.get(record.topic, -1):
-            report.older_records += 1
+            self._records_older += 1
             self._index.put(physical, self._hashes(record), is_wanted=False)
             return
         if record.is_queued:
@@ -215,17 +219,16 @@ class Verifier:
                 self._ground.findings.add(queue_file_finding(place, fault))
             used = reader if reader.segments else None
             self._queues[place.topic, place.queue_id] = QueueCheck(place.topic, place.queue_id, used, self._ground)
-        self.report.queues = len(readers)
+        self._queues_opened = len(readers)
 
-    def _finish(self) -> None:
-        """The log was read: now what is left of queues and index leads nowhere."""
-        report = self.report
+    def _finish(self, log_end: int) -> None:
+        """The log was read up to ``log_end``: now what is left of queues and index leads nowhere."""
         # Behind a partial reading there is more log, so nothing can be said of what leads there.
         is_end_known = self._end == self.facts.files_end
-        self._ground.end = report.end if is_end_known else 0
+        self._ground.reach(log_end if is_end_known else 0)
         if is_end_known:
-            self._judge.finish_log(report.end)
-            check_missing(self._disk, self.facts, self._ground.findings, report.end, written=self._written)
+            self._judge.finish_log(log_end)
+            check_missing(self._disk, self.facts, self._ground.findings, log_end, written=self._written)
         newest_ms = self._judge.newest_ms if is_end_known else 0
         known = check_small(self._disk, self.facts, self._ground.findings, self._queue_end, newest_ms)
         for (topic, queue_id), queue in self._queues.items():
@@ -238,13 +241,6 @@ class Verifier:
                 queue.check_ends()
         self._index.finish(is_whole=self._is_whole)
         self._judge.finish()
-
-    def _count(self) -> None:
-        report = self.report
-        report.is_whole = self._is_whole and not report.is_interrupted
-        report.units = sum(queue.units for queue in self._queues.values())
-        report.older_records += sum(queue.older for queue in self._queues.values())
-        report.index_files, report.index_entries = self._index.files, self._index.entries
 
     def _queue_end(self, topic: str, queue_id: int) -> int | None:
         queue = self._queues.get((topic, queue_id))
