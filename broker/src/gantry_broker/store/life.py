@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, final
 
 import msgspec
@@ -221,17 +222,20 @@ class StoreLife:
         recovery = Recovery(
             self._disk, self.settings, self.log, self.queues, self.index, self._point_file, progress
         )  # fmt: skip
-        report = self._run(recovery, found)
-        report.set_aside = [file.path for file in set_aside] + report.set_aside
-        report.buffers_present = self.pools.present
-        report.had_failed_flush = found.failed_flushed is not None
+        recovered = self._run(recovery, found)
         vouched = vouched_range(point, checkpoint, identity, self.losses.record, written=found.written)
         # Where the newest file is set aside at least its first byte was ours: its offsets must not be used again.
         vouched = vouched._replace(end=max(vouched.end, *(file.base_offset + 1 for file in set_aside), 0))
-        report.missing = find_missing(
-            vouched, begin=self.log.min_physical, end=report.end, holes=self.log.holes, record=self.losses.record
+        missing = find_missing(
+            vouched, begin=self.log.min_physical, end=recovered.end, holes=self.log.holes, record=self.losses.record
         )
-        report.lost_flushed_bytes = max(report.lost_flushed_bytes, missing_bytes(report.missing))
+        report = replace(
+            recovered,
+            set_aside=[file.path for file in set_aside] + recovered.set_aside,
+            buffers_present=self.pools.present,
+            missing=missing,
+            lost_flushed_bytes=max(recovered.lost_flushed_bytes, missing_bytes(missing)),
+        )
         self.losses.record_missing(report.missing, point.queues if point is not None else {}, report.queue_ends)
         report.say()
         if others_from is not None and identity is not None:

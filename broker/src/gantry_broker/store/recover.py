@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from gantry_broker.ports.disk import Disk
@@ -40,6 +40,7 @@ from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.replay import (
     Expected,
     FoundBuffer,
+    ReplayStep,
     buffered_from,
     execute_step,
     plan_refills,
@@ -87,7 +88,8 @@ class Recovery:
         self._derived: Final = DerivedFiles(
             disk, commit_log, queues, index, self._taker, settings.delay_levels_ms, point_file
         )
-        self._report = RecoveryReport(is_clean=True, start=0)
+        self._replayed: Final[list[ReplayStep]] = []
+        self._set_aside: Final[list[str]] = []
         self.durable_mark = 0
         """How far the log is durable, if this ends in the middle: the next start must not believe what lies behind."""
 
@@ -108,7 +110,6 @@ class Recovery:
             # Names that retention took away may be gone in the page cache only. Queues are cut to what is left of the
             # log, durably: if the names came back, their messages would be in no queue.
             commit_log.files.sync_directory()
-        self._report = report = RecoveryReport(is_clean=is_clean, start=0)
         self._refill_holes(found)
         facts = StartFacts(
             is_clean=is_clean,
@@ -123,31 +124,34 @@ class Recovery:
         plan = plan_start(facts)
         self.durable_mark = min(plan.durable_mark, facts.files_end)
         trusted = point if point is not None and not plan.is_full else None
-        report.start = plan.start
         if trusted is not None:
             commit_log.note_store_time(trusted.timestamp_ms)
         self.start_tail = trusted.tail if trusted is not None else -1
         taker.start_after(self.start_tail)
 
-        self._derived.load(plan.start, trusted, is_clean=is_clean, written=found.written)
-        report.queue_ends = self._derived.ends_found
-        report.queues_rebuilt = sorted((queue.topic, queue.queue_id) for queue in self._derived.rebuilt)
-        report.is_index_rebuilt = self._derived.is_index_rebuilt
-        self._read_before(plan, found)
+        derived = self._derived
+        derived.load(plan.start, trusted, is_clean=is_clean, written=found.written)
+        damaged = self._read_before(plan, found)
         result = self._scan(commit_log.files.files, plan.start, plan.whole_mark, found)
-        report.damaged += result.damaged
+        damaged += result.damaged
         if found.buffers and found.expected is not None:
             result = self._replay(result, plan, found)
-        report.damaged = sorted(report.damaged + taker.damaged)
-        report.end, report.records, report.unknown_topics = result.end, taker.records, taker.unknown_topics
-        report.lost_flushed_bytes = result.lost_flushed
-        self._derived.restore_ends(point, is_trusted=trusted is not None)
-        if report.damaged:
-            self._derived.fill_to(report.queue_ends, max(result.end - 1, 0))
-        self._cut(result, plan, is_clean=is_clean)
+        damaged = sorted(damaged + taker.damaged)
+        derived.restore_ends(point, is_trusted=trusted is not None)
+        if damaged:
+            derived.fill_to(derived.ends_found, max(result.end - 1, 0))
+        cut_bytes = self._cut(result, plan, is_clean=is_clean)
         self._make_durable(plan, found, result.end)
         crash_points.hit(crash_points.MID_RECOVERY)
-        return report
+        return RecoveryReport(
+            is_clean=is_clean, start=plan.start, end=result.end, records=taker.records, cut_bytes=cut_bytes,
+            damaged=damaged, lost_flushed_bytes=result.lost_flushed, queue_ends=derived.ends_found,
+            queues_rebuilt=sorted((queue.topic, queue.queue_id) for queue in derived.rebuilt),
+            is_index_rebuilt=derived.is_index_rebuilt,
+            replayed_bytes=sum(step.end - step.start for step in self._replayed),
+            replayed_records=sum(step.records for step in self._replayed), set_aside=self._set_aside,
+            had_failed_flush=found.failed_flushed is not None, unknown_topics=taker.unknown_topics,
+        )  # fmt: skip
 
     # -- before the log is read ----------------------------------------------------------------------------------------
 
@@ -161,17 +165,17 @@ class Recovery:
         taker = self._taker
         return scan_log(files, start, whole_mark, taker.found, found_plain=taker.found_plain, seals=found.seals)
 
-    def _read_before(self, plan: StartPlan, found: FoundStore) -> None:
-        """Read what lies before the start, for queues and an index that are not there."""
+    def _read_before(self, plan: StartPlan, found: FoundStore) -> list[tuple[int, int]]:
+        """Read what lies before the start, for queues and an index that are not there; what of it is damaged."""
         rebuilt = self._derived.rebuilt
         if plan.is_full or (not rebuilt and self._derived.is_index_usable):
-            return
+            return []
         self._taker.restrict(rebuilt)
         files = tuple(_Before(file, plan.start) for file in self._log.files.files if file.base_offset < plan.start)
         # With checksums: a rotten record may claim another queue or offset, and would cost its neighbours theirs.
         result = self._scan(files, self._log.min_physical, plan.start, found)
-        self._report.damaged += result.damaged
         self._taker.restrict(None)
+        return result.damaged
 
     # -- write buffers -------------------------------------------------------------------------------------------------
 
@@ -184,8 +188,7 @@ class Recovery:
         for step in plan_refills([hole for hole, _ in self._log.holes], found.buffers, found.expected):
             execute_step(self._log, step)
             self._log.filled_hole(step.start)
-            self._report.replayed_bytes += step.end - step.start
-            self._report.replayed_records += step.records
+            self._replayed.append(step)
 
     def _replay(self, result: ScanResult, plan: StartPlan, found: FoundStore) -> ScanResult:
         """Put what only write buffers hold behind the end of the log, durably, and read it."""
@@ -196,20 +199,19 @@ class Recovery:
             execute_step(self._log, step)
         for aside in replay.set_aside:
             path = set_aside(self._disk, found.root, aside)
-            self._report.set_aside.append(path)
+            self._set_aside.append(path)
             log.error(
                 "a write buffer does not belong into this log and was set aside",
                 extra={"buffer": aside.buffer.name, "path": path, "reason": aside.reason},
             )
-        self._report.replayed_bytes += replay.replayed_bytes
-        self._report.replayed_records += replay.replayed_records
+        self._replayed.extend(replay.steps)
         crash_points.hit(crash_points.AFTER_REPLAY)
         if not replay.steps:
             return result
         again = self._scan(self._log.files.files, result.end, 0, found)
         assert again.end == replay.end, (again, replay)
-        again.lost_flushed = max(0, plan.durable_mark - again.end) if plan.durable_mark != INFINITE else 0
-        return again
+        lost_flushed = max(0, plan.durable_mark - again.end) if plan.durable_mark != INFINITE else 0
+        return replace(again, lost_flushed=lost_flushed)
 
     def _file_bytes(self, offset: int, size: int) -> memoryview | None:
         file = self._log.files.at(offset)
@@ -220,15 +222,16 @@ class Recovery:
 
     # -- after the log is read -----------------------------------------------------------------------------------------
 
-    def _cut(self, result: ScanResult, plan: StartPlan, *, is_clean: bool) -> None:
-        """Make everything behind the end of the log zero, durably."""
+    def _cut(self, result: ScanResult, plan: StartPlan, *, is_clean: bool) -> int:
+        """Make everything behind the end of the log zero, durably; how many bytes of its last file were not."""
         if is_clean and not plan.is_full and result.end == plan.start:
-            return
-        file = self._log.files.at(result.end)
+            return 0
+        file, cut_bytes = self._log.files.at(result.end), 0
         if file is not None:
             position = result.end - file.base_offset
-            self._report.cut_bytes = last_used(file.file, position) - position
+            cut_bytes = last_used(file.file, position) - position
         self._log.cut(result.end)
+        return cut_bytes
 
     def _make_durable(self, plan: StartPlan, found: FoundStore, end: int) -> None:
         """Rewrite what may be in the page cache only, then sync: everything before ``end`` is flushed then."""

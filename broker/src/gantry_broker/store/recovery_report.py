@@ -14,7 +14,7 @@ DAMAGE_LOGGED_MAX: Final = 100
 """Damaged ranges that are named one by one; the report has all of them."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
     """What an open found and did."""
 

@@ -95,14 +95,6 @@ class ReplayPlan:
     steps: list[ReplayStep] = field(default_factory=list)
     set_aside: list[SetAside] = field(default_factory=list)
 
-    @property
-    def replayed_bytes(self) -> int:
-        return sum(step.end - step.start for step in self.steps)
-
-    @property
-    def replayed_records(self) -> int:
-        return sum(step.records for step in self.steps)
-
 
 def plan_replay(
     end: int, buffers: Sequence[FoundBuffer], expected: Expected, file_bytes: FileBytes, *, begin: int = 0

@@ -273,7 +273,7 @@ class RepairPlanner:
             return _PlannedBuffers(result.end, result.lost_flushed, [])
         found = found_buffers(self._disk, directory)
         replay = plan_replay(result.end, found, expected, self._file_bytes, begin=facts.log_start)
-        self._records += replay.replayed_records
+        self._records += sum(step.records for step in replay.steps)
         planned = [
             PlannedReplay(
                 buffer=step.buffer.name, start=step.start, end=step.end, records=step.records, action="replay"
