@@ -14,6 +14,7 @@ from gantry_broker.ha.store_log import StoreReader
 from gantry_broker.store import crash_points
 from gantry_broker.store.checkpoint import CheckpointFacts, decode_checkpoint, encode_checkpoint
 from gantry_broker.store.copying import CopyRefused
+from gantry_broker.store.fillers import filler_head
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.loss import (
     AcceptedLoss,
@@ -26,7 +27,6 @@ from gantry_broker.store.loss import (
     missing_bytes,
     vouched_range,
 )
-from gantry_broker.store.mapped_file import filler_head
 from gantry_broker.store.settings import PoolSettings
 from gantry_testing.head import remove_before as remove_head
 from gantry_testing.store_world import StoreWorld, make_world

@@ -27,14 +27,8 @@ from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, write_fully
 from gantry_broker.store import crash_points
 from gantry_broker.store.file_queue import FileQueue
-from gantry_broker.store.mapped_file import (
-    FILLER_HEAD_BYTES,
-    Extent,
-    MappedFile,
-    filler_head,
-    is_accepted_filler,
-    is_filler,
-)
+from gantry_broker.store.fillers import LogFillers
+from gantry_broker.store.mapped_file import Extent, MappedFile
 from gantry_broker.store.next_file import NextFile
 from gantry_broker.store.settings import StoreSettings
 from gantry_broker.store.write_buffer import WriteBuffer
@@ -68,8 +62,8 @@ class CommitLog:
 
     def __init__(self, disk: Disk, directory: str, settings: StoreSettings, clock: Clock) -> None:
         self.files = FileQueue(disk, directory, settings.mapped_file_size_commit_log)
-        self.fillers: list[tuple[int, bool]] = []
-        """Where files begin that stand for lost ones, and whether an operator has accepted their loss."""
+        self.fillers: Final = LogFillers(self.files)
+        """The files that stand for lost ones."""
         self.blanks: dict[int, int] = {}
         """Where files begin that end in a large blank record, copied in parts, and where that record begins."""
         self.file_size: Final = settings.mapped_file_size_commit_log
@@ -134,71 +128,12 @@ class CommitLog:
         The one that is appended to gets its blocks in ``start_at``; the others can be read without. A hole in between
         gets a filler.
         """
-        self.files.load(setting="mappedFileSizeCommitLog", is_derived=False, fill=self._create_filler)
-        self.fillers = []
+        self.files.load(setting="mappedFileSizeCommitLog", is_derived=False, fill=self.fillers.create)
+        self.fillers.find()
         for file in self.files.files:
-            head = file.file.pread(FILLER_HEAD_BYTES, 0)
-            if is_filler(head, self.file_size):
-                self.fillers.append((file.base_offset, is_accepted_filler(head, self.file_size)))
-                continue
-            with suppress(StoreFull):
-                file.reserve(self.file_size)
-
-    @property
-    def holes(self) -> list[tuple[int, int]]:
-        """Where whole files are lost, and no operator has accepted it."""
-        return [(base, base + self.file_size) for base, is_accepted in self.fillers if not is_accepted]
-
-    def filled_hole(self, base_offset: int) -> None:
-        """What the filler that begins there stood for is in the file again."""
-        self.fillers = [one for one in self.fillers if one[0] != base_offset]
-
-    def _create_filler(self, base_offset: int, *, is_accepted: bool = False) -> MappedFile:
-        """A file that stands for a lost one, durably. Raises ``StoreFull``."""
-        file = self.files.create(base_offset, reserve=FILLER_HEAD_BYTES)
-        self._mark_filler(file, is_accepted=is_accepted)
-        self.files.disk.sync_directory(self.files.directory)
-        return file
-
-    def _mark_filler(self, file: MappedFile, *, is_accepted: bool) -> None:
-        file.reserve(FILLER_HEAD_BYTES)
-        write_fully(file.file, filler_head(self.file_size, is_accepted=is_accepted), 0)
-        file.file.sync()
-
-    def accept_holes(self) -> None:
-        """An operator has accepted that whole files are lost: have it in their fillers, durably."""
-        for base, is_accepted in self.fillers:
-            file = self.files.at(base)
-            if not is_accepted and file is not None:
-                self._mark_filler(file, is_accepted=True)
-        self.fillers = [(base, True) for base, _ in self.fillers]
-
-    def fill_to(self, end: int) -> int:
-        """Let the log reach ``end`` with blank records only, durably; where the file ends that holds it.
-
-        Nothing may be in buffers. Raises ``StoreFull`` or ``OSError``; it can be called again.
-        """
-        offset = self.wrote
-        if self.wrote == self.min_physical:
-            # Not a byte is left: there is nothing to step over, and the log begins where the loss ends.
-            self.files.remove_from(0)
-            self.files.sync_directory()
-            return -(-end // self.file_size) * self.file_size
-        while offset < end:
-            file = self.files.at(offset)
-            position = offset % self.file_size
-            if file is None:
-                file = self._create_filler(offset, is_accepted=True)
-                self.files.adopt(file)
-                self.fillers.append((file.base_offset, True))
-            elif position == 0:
-                self._mark_filler(file, is_accepted=True)
-                self.fillers.append((file.base_offset, True))
-            else:
-                write_fully(file.file, blank_record(self.file_size - position), position)
-                file.file.sync()
-            offset = file.end_offset
-        return offset
+            if file.base_offset not in self.fillers:
+                with suppress(StoreFull):
+                    file.reserve(self.file_size)
 
     def move_to(self, end: int) -> None:
         """The log ends at ``end``, durably, which is not where an append has left it."""
@@ -426,7 +361,7 @@ class CommitLog:
         self.files.remove_from(end + 1 if file is not None else end)
         self.files.sync_directory()
         # Between an end and files that held nothing a power loss may have taken the name of one: that is no hole.
-        self.fillers = [one for one in self.fillers if one[0] < end]
+        self.fillers.forget_from(end)
 
     def sync(self) -> int:
         """Make everything committed so far durable and say up to where. Any thread; an ``OSError`` is final."""

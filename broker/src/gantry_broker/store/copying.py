@@ -22,7 +22,8 @@ from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog, Span
 from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
-from gantry_broker.store.mapped_file import FILLER_HEAD_BYTES, MappedFile, is_zero
+from gantry_broker.store.fillers import FILLER_HEAD_BYTES
+from gantry_broker.store.mapped_file import MappedFile, is_zero
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.record_taker import RecordTaker

@@ -227,7 +227,11 @@ class StoreLife:
         # Where the newest file is set aside at least its first byte was ours: its offsets must not be used again.
         vouched = vouched._replace(end=max(vouched.end, *(file.base_offset + 1 for file in set_aside), 0))
         missing = find_missing(
-            vouched, begin=self.log.min_physical, end=recovered.end, holes=self.log.holes, record=self.losses.record
+            vouched,
+            begin=self.log.min_physical,
+            end=recovered.end,
+            holes=self.log.fillers.holes,
+            record=self.losses.record,
         )
         report = replace(
             recovered,

@@ -24,7 +24,8 @@ from gantry_broker.ports.disk import write_fully
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.damage import DamageTable
-from gantry_broker.store.mapped_file import FILLER_HEAD_BYTES, Extent
+from gantry_broker.store.fillers import FILLER_HEAD_BYTES
+from gantry_broker.store.mapped_file import Extent
 from gantry_broker.store.recovery import MAGIC_END, Seals, record_starts, record_starts_backward
 from gantry_wire.checksum import crc32
 from gantry_wire.message import (

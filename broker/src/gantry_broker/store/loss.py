@@ -217,10 +217,9 @@ class LossKeeper:
 
     def is_brought_back(self) -> bool:
         """Whether files are there again that the last start missed: queues and index may have dropped theirs."""
-        fillers = {base for base, _ in self._log.fillers}
         return any(
             (lost.cause is LossCause.HEAD and self._log.min_physical <= lost.start)
-            or (lost.cause is LossCause.MIDDLE and lost.start not in fillers)
+            or (lost.cause is LossCause.MIDDLE and lost.start not in self._log.fillers)
             for lost in self.record.missing
         )
 

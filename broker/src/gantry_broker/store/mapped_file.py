@@ -11,15 +11,6 @@ it. Readers ask for the *extent* that holds an offset and read from its view, wh
     file     [base ...... start ...... end)        without a buffer: one extent, the file itself
               `- file's map -'`- buffer -'         with one from the middle on: two
 
-A *filler* is a log file that stands for one that is lost, so that the log has no gap and every reader steps over it:
-
-    | blank record: size of the whole file 4, magic 4 | mark 8 | state 1 | zeros ...... |
-
-A file of ours or of RocketMQ's never begins with a blank record, since every record fits into an empty file. Readers of
-both go from a blank record to the next file, whatever follows it. The mark tells people and programs what it is, and
-the state whether an operator has accepted the loss. It is copied to slaves like any other bytes, so that a replica of
-a log with an accepted hole has the same accepted hole.
-
 After a crash recovery makes zero what ought to be zero (``scrub``), and writes again what may be lost (``rewrite``). A
 queue or index file is sparse behind its end. There may be stale bytes there, which would be taken for entries later.
 Zeroing the whole rest would allocate it; so the rest is read, and only what is not zero is overwritten.
@@ -35,12 +26,6 @@ from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk, DiskFile, write_fully
 from gantry_broker.store.write_buffer import WriteBuffer
 from gantry_store_files.segments import segment_name
-from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
-
-FILLER_MARK: Final = b"GANTRYLO"
-_MISSING: Final = b"m"
-_ACCEPTED: Final = b"a"
-FILLER_HEAD_BYTES: Final = BLANK_RECORD.size + len(FILLER_MARK) + 1
 
 
 @contextmanager
@@ -141,24 +126,9 @@ class MappedFile:
         self.file.close()
 
 
-def filler_head(file_size: int, *, is_accepted: bool) -> bytes:
-    """The first bytes of a filler; the others are zero."""
-    return BLANK_RECORD.pack(file_size, BLANK_MAGIC) + FILLER_MARK + (_ACCEPTED if is_accepted else _MISSING)
-
-
-def is_filler(head: bytes | memoryview, file_size: int) -> bool:
-    """Whether a log file that begins with ``head`` is a filler."""
-    return bytes(head[: FILLER_HEAD_BYTES - 1]) == filler_head(file_size, is_accepted=True)[:-1]
-
-
 def is_zero(data: bytes | memoryview) -> bool:
     """Whether there is nothing but zeros, as behind the head of a filler."""
     return not any(data) if len(data) < 64 else bytes(data).count(0) == len(data)
-
-
-def is_accepted_filler(head: bytes | memoryview, file_size: int) -> bool:
-    """Whether it is one for a loss that was accepted."""
-    return bytes(head[:FILLER_HEAD_BYTES]) == filler_head(file_size, is_accepted=True)
 
 
 CHUNK_BYTES: Final = 64 * 1024

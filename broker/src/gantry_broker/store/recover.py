@@ -185,9 +185,9 @@ class Recovery:
         The log is read as if they had never been away. Fillers are in their places, which are no end of the log: what
         buffers hold could not be put behind it any more.
         """
-        for step in plan_refills([hole for hole, _ in self._log.holes], found.buffers, found.expected):
+        for step in plan_refills([hole for hole, _ in self._log.fillers.holes], found.buffers, found.expected):
             execute_step(self._log, step)
-            self._log.filled_hole(step.start)
+            self._log.fillers.forget(step.start)
             self._replayed.append(step)
 
     def _replay(self, result: ScanResult, plan: StartPlan, found: FoundStore) -> ScanResult:

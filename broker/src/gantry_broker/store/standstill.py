@@ -19,7 +19,8 @@ from contextlib import contextmanager
 import msgspec
 
 from gantry_broker.errors import StoreFailed
-from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.ports.disk import write_fully
+from gantry_broker.store.commit_log import CommitLog, blank_record
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.life import StoreLife
 from gantry_broker.store.loss import ACCEPTED_KEPT_MAX, AcceptedLoss
@@ -112,16 +113,38 @@ def accept_loss(life: StoreLife, by: str, now_ms: int) -> int:
         _fill_queues(life, queues, max(log.wrote - 1, 0))
         _finish_points(life, "the accepted loss could not be recorded")
         life.losses.write(msgspec.structs.replace(record, accepted=kept))
-        log.accept_holes()
+        log.fillers.accept_holes()
         if at_end > log.wrote:
             _, tail, _ = life.dispatcher.tail
-            end = log.fill_to(at_end)
+            end = _fill_log(log, at_end)
             log.move_to(end)
             life.dispatcher.start_at(end, tail, log.last_timestamp_ms)
         _finish_points(life, "the accepted loss could not be recorded")
         life.adopt_epochs(life.identity.epochs)
         life.losses.forget_missing()
     return log.wrote
+
+
+def _fill_log(log: CommitLog, end: int) -> int:
+    """Let the log reach ``end`` with blank records only, durably; where the file ends that holds it.
+
+    Raises ``StoreFull`` or ``OSError``; it can be called again.
+    """
+    offset, size = log.wrote, log.file_size
+    if offset == log.min_physical:
+        # Not a byte is left: there is nothing to step over, and the log begins where the loss ends.
+        log.files.remove_from(0)
+        log.files.sync_directory()
+        return -(-end // size) * size
+    while offset < end:
+        file, position = log.files.at(offset), offset % size
+        if file is None or position == 0:
+            file = log.fillers.accept(offset)
+        else:
+            write_fully(file.file, blank_record(size - position), position)
+            file.file.sync()
+        offset = file.end_offset
+    return offset
 
 
 def _fill_queues(life: StoreLife, queues: Mapping[str, Mapping[str, int]], place: int) -> None:

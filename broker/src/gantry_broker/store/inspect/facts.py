@@ -13,10 +13,10 @@ from gantry_broker.ports.reading import LockHolder, ReadingDisk
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint
 from gantry_broker.store.failure import decode_flush_failure
 from gantry_broker.store.file_heads import HEADS_FILE, LogHeads, compare_heads
+from gantry_broker.store.fillers import FILLER_HEAD_BYTES, is_accepted_filler, is_filler
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.log_end import LogEnd, decode_log_end
 from gantry_broker.store.loss import LossRecord, LostRange, find_missing, vouched_range
-from gantry_broker.store.mapped_file import FILLER_HEAD_BYTES, is_accepted_filler, is_filler
 from gantry_broker.store.opening import seals_of, written_by_others_from
 from gantry_broker.store.ownership import Stranger, find_stranger
 from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, is_point_proved, plan_start
