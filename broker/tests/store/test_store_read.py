@@ -155,8 +155,8 @@ def test_offsets_are_found_by_time(timed: tuple[StoreWorld, int], time: int, low
     """LOWER: the first message at or after the time. UPPER: the last at or before it."""
     world, start = timed
 
-    assert world.store.offset_by_time("orders", 0, start + time) == lower
-    assert world.store.offset_by_time("orders", 0, start + time, True) == upper
+    assert world.store.times.offset_by_time("orders", 0, start + time) == lower
+    assert world.store.times.offset_by_time("orders", 0, start + time, True) == upper
 
 
 @pytest.mark.parametrize("place_shift", [0, -1], ids=["next message", "inside a record"])
@@ -171,24 +171,24 @@ def test_offsets_are_found_by_time_across_fillers(world: StoreWorld, place_shift
     world.fill_units(20, 80, place=place + place_shift)
     world.open()
 
-    assert world.store.offset_by_time("orders", 0, start + 90) == 90
-    assert world.store.offset_by_time("orders", 0, start + 7) == 7
-    assert world.store.offset_by_time("orders", 0, start + 7, True) == 7
-    assert world.store.offset_by_time("orders", 0, start + 40) == 20
-    assert world.store.offset_by_time("orders", 0, start + 40, True) == 19
-    assert world.store.store_time("orders", 0, 40) == -1
+    assert world.store.times.offset_by_time("orders", 0, start + 90) == 90
+    assert world.store.times.offset_by_time("orders", 0, start + 7) == 7
+    assert world.store.times.offset_by_time("orders", 0, start + 7, True) == 7
+    assert world.store.times.offset_by_time("orders", 0, start + 40) == 20
+    assert world.store.times.offset_by_time("orders", 0, start + 40, True) == 19
+    assert world.store.times.store_time("orders", 0, 40) == -1
 
 
 def test_store_times_are_told_and_minus_one_means_none(timed: tuple[StoreWorld, int]) -> None:
     """-1 is the answer where there is no message to ask."""
     world, start = timed
 
-    assert world.store.earliest_time("orders", 0) == start + 10
-    assert world.store.store_time("orders", 0, 4) == start + 30
-    assert world.store.store_time("orders", 0, 5) == -1
-    assert world.store.store_time("orders", 9, 0) == -1
-    assert world.store.earliest_time("nothing", 0) == -1
-    assert world.store.offset_by_time("nothing", 0, start) == 0
+    assert world.store.times.earliest_time("orders", 0) == start + 10
+    assert world.store.times.store_time("orders", 0, 4) == start + 30
+    assert world.store.times.store_time("orders", 0, 5) == -1
+    assert world.store.times.store_time("orders", 9, 0) == -1
+    assert world.store.times.earliest_time("nothing", 0) == -1
+    assert world.store.times.offset_by_time("nothing", 0, start) == 0
 
 
 @pytest.mark.parametrize("topic", ["../x", "a/b", "", " ", ".", "a" * 300, "a\0b", "..%2f", "tøpic"])

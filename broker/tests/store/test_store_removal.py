@@ -111,7 +111,7 @@ def test_readers_below_the_beginning_learn_where_to_go_on(world: StoreWorld) -> 
     first = world.store.read("bills", 0, result.next_offset, count_max=1, bytes_max=65536)
     assert [message.body for message in decode_records(first.body)] == survivors(world, "bills", 0)[:1]
     assert world.store.guard.message_at(0) is None
-    assert world.store.earliest_time("bills", 0) > 0
+    assert world.store.times.earliest_time("bills", 0) > 0
 
 
 def test_neither_the_current_file_nor_an_unflushed_one_goes(world: StoreWorld) -> None:

@@ -142,11 +142,11 @@ def test_time_is_never_read_from_a_damaged_message(world: StoreWorld) -> None:
     """A search by time goes by the good messages around it."""
     topic, queue_id, offset, _ = damage(world, "the store time")
     store = world.store
-    before, after = (store.store_time(topic, queue_id, offset + step) for step in (-1, 1))
+    before, after = (store.times.store_time(topic, queue_id, offset + step) for step in (-1, 1))
 
-    assert store.store_time(topic, queue_id, offset) == -1
-    assert store.offset_by_time(topic, queue_id, before) == offset - 1
-    assert store.offset_by_time(topic, queue_id, after) in (offset, offset + 1)
+    assert store.times.store_time(topic, queue_id, offset) == -1
+    assert store.times.offset_by_time(topic, queue_id, before) == offset - 1
+    assert store.times.offset_by_time(topic, queue_id, after) in (offset, offset + 1)
 
 
 # -- slaves ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ One directory holds the log of all messages, and consume queues and a key index 
     append --> wrote --> committed --> flushed     positions of ``log``
                  |--> promised                     ``positions``: a record that ends there may be acknowledged
                  `--> confirmed                    ``positions``: a record that ends there may be shown to consumers
-    queues --> read                                index --> ``keys``
+    queues --> read, ``times``                     index --> ``keys``
 
 Every record that is given away was verified on the very bytes that are given (``guard``). All of it belongs to the
 loop's thread, except methods that wait for the disk: those run in a worker thread while nothing else uses the store.
@@ -34,6 +34,7 @@ from gantry_broker.store.record_taker import Progress
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.removal import HeadRemoval
 from gantry_broker.store.settings import StoreSettings
+from gantry_broker.store.time_search import TimeSearch
 
 
 class StoreContract(Protocol):
@@ -50,6 +51,8 @@ class StoreContract(Protocol):
     has_index: bool
     keys: KeySearch
     """Messages by their keys."""
+    times: TimeSearch
+    """Store times of messages, and queue offsets by them."""
     guard: LogGuard
     """Verification of all that leaves the log, and the table of its damage."""
     repair: DerivedRepair
@@ -135,15 +138,6 @@ class StoreContract(Protocol):
         Raises ``QueueRebuilding`` while the unit of ``offset`` is rebuilt. Most rebuilds take one step, which is taken
         at once.
         """
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
-        """A queue offset by store time; see ``time_search``. 0 for a queue that does not exist."""
-
-    def earliest_time(self, topic: str, queue_id: int) -> int:
-        """The store time of a queue's first message, or -1."""
-
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """The store time of one message, or -1."""
 
     def delete_topic(self, topic: str, before: int | None = None) -> bool:
         """Drop all queues of a topic; its messages stay in the log until they expire. False if it has none.

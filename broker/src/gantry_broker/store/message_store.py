@@ -36,7 +36,7 @@ from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import StoreSettings
 from gantry_broker.store.standstill import accept_loss, change_epochs, cut_log, restart_log
-from gantry_broker.store.time_search import earliest_time, offset_by_time, store_time
+from gantry_broker.store.time_search import TimeSearch
 
 
 @final
@@ -84,6 +84,7 @@ class MessageStore(StoreContract):
         self.has_index = life.index is not None
         self.positions = LogPositions(life.log, life.dispatcher, life.pools, is_sync_flush=settings.flush.is_sync)
         self.guard = LogGuard(life.log, self._seals, clock, heal_wait_ms=settings.heal_wait_ms)
+        self.times = TimeSearch(life.log, life.queues, self.guard)
         self.repair = make_repair(
             disk, life.log, life.queues, life.index, life.dispatcher, self.guard, seals=self._seals,
             delay_levels_ms=settings.delay_levels_ms, monotonic_ms=clock.monotonic_ms, repaired=self._repaired,
@@ -225,18 +226,6 @@ class MessageStore(StoreContract):
                 if is_last or not self.repair.queues.repair_now(topic, queue_id):
                     raise
         raise AssertionError("the second read has returned or raised")
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
-        queue = self.queues.get(topic, queue_id)
-        return 0 if queue is None else offset_by_time(self.log, self.guard, queue, timestamp_ms, is_upper=upper)
-
-    def earliest_time(self, topic: str, queue_id: int) -> int:
-        queue = self.queues.get(topic, queue_id)
-        return -1 if queue is None else earliest_time(self.log, self.guard, queue)
-
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        queue = self.queues.get(topic, queue_id)
-        return -1 if queue is None else store_time(self.log, self.guard, queue, offset)
 
     def delete_topic(self, topic: str, before: int | None = None) -> bool:
         queues = {queue for queue in self.queues if queue.topic == topic}

@@ -6,66 +6,82 @@ offsets     0  1  2  3  4                          UPPER the last at or before i
 
 from __future__ import annotations
 
+from typing import Final, final
+
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.log_guard import LogGuard
+from gantry_broker.store.queue_table import QueueTable
 from gantry_store_files.queue_units import NO_UNIT, Unit, has_expired, is_filler
 from gantry_wire.message import INT, RECORD_BYTES_MIN, record_store_timestamp
 
 
-def store_time(commit_log: CommitLog, guard: LogGuard, queue: ConsumeQueue, offset: int) -> int:
-    """The store time of one message of a queue, or -1 where there is none, or a damaged one."""
-    unit = queue.unit(offset)
-    time_ms = None if unit is None or is_filler(unit) else _store_time(commit_log, guard, unit)
-    return -1 if time_ms is None else time_ms
+@final
+class TimeSearch:
+    """Owned by the loop's thread."""
 
+    def __init__(self, commit_log: CommitLog, queues: QueueTable, guard: LogGuard) -> None:
+        self._log: Final = commit_log
+        self._queues: Final = queues
+        self._guard: Final = guard
 
-def _store_time(commit_log: CommitLog, guard: LogGuard, unit: Unit) -> int | None:
-    """When a unit's message was stored; -1 where it has expired, None where it is damaged.
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """The store time of one message, or -1 where there is none, or a damaged one."""
+        queue = self._queues.get(topic, queue_id)
+        return -1 if queue is None else self._message_time(queue, offset)
 
-    A filler in the middle of a queue has the time of the message at its place, if there is one: if it counted as older
-    than any time, so would the messages before it.
-    """
-    physical, size, _ = unit
-    if size < RECORD_BYTES_MIN or has_expired(physical, size, commit_log.min_physical):
-        return -1
-    if is_filler(unit):
-        head = commit_log.slice(physical, INT.size)
-        size = 0 if head is None else INT.unpack(head)[0]
-        if size < RECORD_BYTES_MIN:
-            return None
-    record = commit_log.slice(physical, size)
-    if record is None:
-        return None if is_filler(unit) else -1
-    return record_store_timestamp(record) if guard.is_good(record, 0, physical) else None
+    def earliest_time(self, topic: str, queue_id: int) -> int:
+        """The store time of a queue's first message that is still there, or -1."""
+        queue = self._queues.get(topic, queue_id)
+        return -1 if queue is None else self._message_time(queue, queue.min_offset)
 
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
+        """LOWER: the first offset stored at or after the time, the queue's end if there is none.
 
-def earliest_time(commit_log: CommitLog, guard: LogGuard, queue: ConsumeQueue) -> int:
-    """The store time of the first message that is still there, or -1."""
-    return store_time(commit_log, guard, queue, queue.min_offset)
+        UPPER: the last offset stored at or before it; where every message is later, 0 as RocketMQ answers. 0 as well
+        for a queue that does not exist.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        first, last = queue.min_offset, queue.readable_end
+        while first < last:
+            middle = (first + last) // 2
+            looked_at, unit = middle, queue.unit(middle) or NO_UNIT
+            time_ms = self._unit_time(unit)
+            while time_ms is None and looked_at + 1 < last:
+                # A damaged message says nothing: the next good one is later than it, or as late. Fillers share a place.
+                looked_at = min(max(looked_at + 1, queue.end_before(unit[0] + 1)), last - 1)
+                unit = queue.unit(looked_at) or NO_UNIT
+                time_ms = self._unit_time(unit)
+            if time_ms is not None and (time_ms < timestamp_ms or (upper and time_ms == timestamp_ms)):
+                first = looked_at + 1
+            else:
+                last = middle
+        if not upper:
+            return first
+        return first - 1 if first > queue.min_offset else 0
 
+    def _message_time(self, queue: ConsumeQueue, offset: int) -> int:
+        unit = queue.unit(offset)
+        time_ms = None if unit is None or is_filler(unit) else self._unit_time(unit)
+        return -1 if time_ms is None else time_ms
 
-def offset_by_time(
-    commit_log: CommitLog, guard: LogGuard, queue: ConsumeQueue, timestamp_ms: int, *, is_upper: bool
-) -> int:
-    """LOWER: the first offset stored at or after the time, the queue's end if there is none.
+    def _unit_time(self, unit: Unit) -> int | None:
+        """When a unit's message was stored; -1 where it has expired, None where it is damaged.
 
-    UPPER: the last offset stored at or before it; where every message is later, 0 as RocketMQ answers.
-    """
-    first, last = queue.min_offset, queue.readable_end
-    while first < last:
-        middle = (first + last) // 2
-        looked_at, unit = middle, queue.unit(middle) or NO_UNIT
-        time_ms = _store_time(commit_log, guard, unit)
-        while time_ms is None and looked_at + 1 < last:
-            # A damaged message says nothing: the next good one is later than it, or as late. Fillers share a place.
-            looked_at = min(max(looked_at + 1, queue.end_before(unit[0] + 1)), last - 1)
-            unit = queue.unit(looked_at) or NO_UNIT
-            time_ms = _store_time(commit_log, guard, unit)
-        if time_ms is not None and (time_ms < timestamp_ms or (is_upper and time_ms == timestamp_ms)):
-            first = looked_at + 1
-        else:
-            last = middle
-    if not is_upper:
-        return first
-    return first - 1 if first > queue.min_offset else 0
+        A filler in the middle of a queue has the time of the message at its place, if there is one: if it counted as
+        older than any time, so would the messages before it.
+        """
+        physical, size, _ = unit
+        if size < RECORD_BYTES_MIN or has_expired(physical, size, self._log.min_physical):
+            return -1
+        if is_filler(unit):
+            head = self._log.slice(physical, INT.size)
+            size = 0 if head is None else INT.unpack(head)[0]
+            if size < RECORD_BYTES_MIN:
+                return None
+        record = self._log.slice(physical, size)
+        if record is None:
+            return None if is_filler(unit) else -1
+        return record_store_timestamp(record) if self._guard.is_good(record, 0, physical) else None

@@ -68,7 +68,7 @@ def commit_offset(core: BrokerCore, command: Command, connection: Connection) ->
 def search_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
     search = SearchOffset.read(command.ext)
     is_upper = (search.boundary_type or "").upper() == "UPPER"
-    offset = core.store.offset_by_time(search.topic, search.queue_id, search.timestamp, is_upper)
+    offset = core.store.times.offset_by_time(search.topic, search.queue_id, search.timestamp, is_upper)
     return command.reply(ext=OffsetResult(offset=offset).write())
 
 
@@ -89,7 +89,7 @@ def find_min_offset(core: BrokerCore, command: Command, connection: Connection) 
 @handles(RequestCode.GET_EARLIEST_MSG_STORETIME)
 def find_earliest_time(core: BrokerCore, command: Command, connection: Connection) -> Command:
     address = QueueAddress.read(command.ext)
-    timestamp = core.store.earliest_time(address.topic, address.queue_id)
+    timestamp = core.store.times.earliest_time(address.topic, address.queue_id)
     return command.reply(ext=TimestampResult(timestamp=timestamp).write())
 
 
@@ -177,12 +177,12 @@ def _span(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, 
     queue = store.queues.get(topic, queue_id)
     first, end = (0, 0) if queue is None else (queue.min_offset, queue.readable_end)
     consumed = core.offsets.find(group, topic, queue_id) or 0
-    earliest = store.earliest_time(topic, queue_id)
-    next_time = store.store_time(topic, queue_id, max(consumed, first)) if consumed < end else -1
+    earliest = store.times.earliest_time(topic, queue_id)
+    next_time = store.times.store_time(topic, queue_id, max(consumed, first)) if consumed < end else -1
     return {
-        "consumeTimeStamp": store.store_time(topic, queue_id, consumed - 1) if consumed > 0 else earliest,
+        "consumeTimeStamp": store.times.store_time(topic, queue_id, consumed - 1) if consumed > 0 else earliest,
         "delayTime": core.clock.wall_ms() - next_time if next_time >= 0 else 0,
-        "maxTimeStamp": store.store_time(topic, queue_id, end - 1),
+        "maxTimeStamp": store.times.store_time(topic, queue_id, end - 1),
         "messageQueue": dict(queue_key(topic, core.settings.broker_name, queue_id)),
         "minTimeStamp": earliest,
     }
@@ -207,7 +207,7 @@ def _queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> 
     queue = store.queues.get(topic, queue_id)
     end = 0 if queue is None else queue.readable_end
     consumed = max(0, offsets.find(group, topic, queue_id) or 0)
-    last = store.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0
+    last = store.times.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0
     return {
         "brokerOffset": end,
         "consumerOffset": consumed,

@@ -105,7 +105,7 @@ class ResetHandlers:
         """The first message of that time or later; the end for a time before all times."""
         if timestamp_ms < 0:
             return self._range(topic, queue_id)[1]
-        return self._core.store.offset_by_time(topic, queue_id, timestamp_ms)
+        return self._core.store.times.offset_by_time(topic, queue_id, timestamp_ms)
 
     def _range(self, topic: str, queue_id: int) -> tuple[int, int]:
         queue = self._core.store.queues.get(topic, queue_id)
