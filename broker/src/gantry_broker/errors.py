@@ -152,6 +152,16 @@ _REMEDIES: Final = {
 }
 
 
+def is_disk_full(error: OSError) -> bool:
+    """Whether there was no room, or the quota is used up: some may come back."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_out_of_descriptors(error: OSError) -> bool:
+    """Whether there was no free descriptor: nothing was tried, so nothing has failed."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
 def describe_disk_error(error: OSError) -> str:
     """The text of an error of the disk, and what to do about it."""
     return f"{error}; {_REMEDIES.get(error.errno or 0, 'mend that and start again')}"

@@ -155,6 +155,17 @@ class Disk(Protocol):
         ...
 
 
+def remove_durably(disk: Disk, path: str) -> None:
+    """Take away a file or a tree that may be there. Durable when this returns."""
+    if not disk.exists(path):
+        return
+    if disk.is_directory(path):
+        disk.remove_tree(path)
+    else:
+        disk.remove(path)
+    disk.sync_directory(path.rpartition("/")[0])
+
+
 def write_fully(file: DiskFile, data: bytes | bytearray | memoryview, position: int) -> None:
     """Write all of ``data``, however short the single writes are."""
     with memoryview(data) as whole:

@@ -15,13 +15,13 @@ in place, so that a full disk does not keep retention from making room. A log th
 
 from __future__ import annotations
 
-import errno
 import logging
 import struct
 import threading
 from typing import Final, NamedTuple, final
 from zlib import crc32
 
+from gantry_broker.errors import is_disk_full
 from gantry_broker.ports.disk import Disk, DiskFile, write_fully
 from gantry_broker.store import crash_points
 
@@ -131,7 +131,7 @@ class Checkpoint:
             try:
                 self._write(written._replace(begin=begin))
             except OSError as exc:
-                if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if not is_disk_full(exc):
                     raise
                 log.warning("the new begin of the log could not be recorded", extra={"reason": str(exc)})
                 return False

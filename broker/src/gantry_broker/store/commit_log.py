@@ -15,14 +15,13 @@ What it refuses to know: queues, keys, who may see what. Those read ``wrote`` an
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, final
 
-from gantry_broker.errors import LogReadOnly, PoolExhausted, StoreFull
+from gantry_broker.errors import LogReadOnly, PoolExhausted, StoreFull, is_disk_full
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, write_fully
 from gantry_broker.store import crash_points
@@ -159,7 +158,7 @@ class CommitLog:
 
     def _refuse_after(self, error: OSError) -> StoreFull | LogReadOnly:
         """A write failed: no space may come back, anything else ends writing for good."""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(error):
             return StoreFull(f"no space on the disk: {error}")
         self.is_read_only = True
         log.critical("the log cannot be written and is read-only now", extra={"reason": str(error)})

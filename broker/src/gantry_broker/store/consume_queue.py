@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Final, final
 
 from gantry_broker.errors import StoreFull
-from gantry_broker.ports.disk import Disk
+from gantry_broker.ports.disk import Disk, remove_durably
 from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import MappedFile, scrub
 from gantry_broker.store.queue_sums import QueueSums, SumsBudget, UnitSums
@@ -365,9 +365,7 @@ class ConsumeQueue:
     def reset(self, disk: Disk) -> None:
         """Drop all files: the queue is going to be built again."""
         self.close()
-        if disk.exists(self.files.directory):
-            disk.remove_tree(self.files.directory)
-            disk.sync_directory(self.files.directory.rpartition("/")[0])
+        remove_durably(disk, self.files.directory)
         self.min_offset = self.end = self.readable_end = self.flushed_end = 0
         self.unit_sums.begin(0)
 

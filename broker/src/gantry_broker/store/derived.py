@@ -12,7 +12,6 @@ long as the old point calls durable, with holes in it. So the point must not vou
 
 from __future__ import annotations
 
-import errno
 import logging
 from contextlib import suppress
 from functools import partial
@@ -20,7 +19,7 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_broker.errors import StoreFull
+from gantry_broker.errors import StoreFull, is_disk_full
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
@@ -126,13 +125,13 @@ class DerivedFiles:
         try:
             self._point_file.write(doubted)
         except OSError as exc:
-            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_disk_full(exc):
                 raise
             self._throw_away()  # which makes room
             try:
                 self._point_file.write(doubted)
             except OSError as again:
-                if again.errno not in (errno.ENOSPC, errno.EDQUOT) or damaged != set(point.damaged):
+                if not is_disk_full(again) or damaged != set(point.damaged):
                     raise
                 self._leave_index_behind(again)
                 return point

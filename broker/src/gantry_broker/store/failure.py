@@ -19,7 +19,7 @@ from typing import Final, final
 from zlib import crc32
 
 from gantry_broker.errors import StoreFailed, describe_disk_error
-from gantry_broker.ports.disk import Disk
+from gantry_broker.ports.disk import Disk, remove_durably
 from gantry_broker.store.commit_log import CommitLog
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,6 @@ class FailureRecord:
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk
-        self._root: Final = root
         self._path: Final = f"{root}/flush-failed"
 
     def read(self) -> int | None:
@@ -61,9 +60,7 @@ class FailureRecord:
 
     def remove(self) -> None:
         """What it was about has been rewritten and synced."""
-        if self._disk.exists(self._path):
-            self._disk.remove(self._path)
-            self._disk.sync_directory(self._root)
+        remove_durably(self._disk, self._path)
 
 
 @final

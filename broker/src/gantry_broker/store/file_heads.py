@@ -24,7 +24,6 @@ whether the file still begins with the same record.
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from zlib import crc32
 
 import msgspec
 
+from gantry_broker.errors import is_disk_full
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_queue import make_durable_directory
@@ -179,7 +179,7 @@ class HeadKeeper:
         try:
             write_sealed(self._disk, self._path, now)
         except OSError as exc:
-            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_disk_full(exc):
                 raise
             if not self._is_refused:
                 log.warning("the disk is too full for log-heads.json", extra={"reason": str(exc)})

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import StoreFull
 from gantry_broker.ports.clock import Clock
-from gantry_broker.ports.disk import Disk
+from gantry_broker.ports.disk import Disk, remove_durably
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.index_file import (
     ENTRY,
@@ -155,9 +155,7 @@ class KeyIndex:
     def remove_all(self) -> None:
         """Forget everything, to be built again."""
         self.close()
-        if self._disk.exists(self.directory):
-            self._disk.remove_tree(self.directory)
-            self._disk.sync_directory(self.directory.rpartition("/")[0])
+        remove_durably(self._disk, self.directory)
         self.is_directory_dirty = False
 
     def cut(self, end: int) -> None:

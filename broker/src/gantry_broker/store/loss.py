@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, final
 
 import msgspec
 
-from gantry_broker.ports.disk import Disk
+from gantry_broker.ports.disk import Disk, remove_durably
 from gantry_broker.store.checkpoint import CheckpointFacts
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.identity import StoreIdentity
@@ -191,9 +191,7 @@ class LossKeeper:
         if record == self.record:
             return
         if record == LossRecord():
-            if self._disk.exists(self.path):
-                self._disk.remove(self.path)
-                self._disk.sync_directory(self.path.rpartition("/")[0])
+            remove_durably(self._disk, self.path)
         else:
             write_sealed(self._disk, self.path, record)
         self.record = record

@@ -7,7 +7,6 @@ moves it, must not lose what the old one holds. Such old buffers are replayed an
 
 from __future__ import annotations
 
-import errno
 import logging
 import os.path
 from collections.abc import Callable
@@ -15,9 +14,9 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_broker.errors import StoreLocked, StoreUnusable
+from gantry_broker.errors import StoreLocked, StoreUnusable, is_disk_full
 from gantry_broker.ports.buffers import BufferVolume
-from gantry_broker.ports.disk import Disk
+from gantry_broker.ports.disk import Disk, remove_durably
 from gantry_broker.store.checkpoint import CheckpointFacts
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_heads import HEADS_FILE
@@ -109,7 +108,7 @@ def write_or_keep(file: IdentityFile, identity: StoreIdentity, started: StoreIde
         file.write(started)
     except OSError as exc:
         is_same = (identity.epochs, identity.pool_path) == (started.epochs, started.pool_path)
-        if exc.errno not in (errno.ENOSPC, errno.EDQUOT) or not is_same or identity.generation == 0:
+        if not is_disk_full(exc) or not is_same or identity.generation == 0:
             raise
         standing = file.read()
         if standing == started:
@@ -253,6 +252,4 @@ class AbortMarker:
         self._disk.sync_directory(self._root)
 
     def remove(self) -> None:
-        if self._disk.exists(self._path):
-            self._disk.remove(self._path)
-            self._disk.sync_directory(self._root)
+        remove_durably(self._disk, self._path)

@@ -8,12 +8,11 @@ behind it.
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable
 from typing import Final, final
 
-from gantry_broker.errors import StoreFailed
+from gantry_broker.errors import StoreFailed, is_disk_full, is_out_of_descriptors
 from gantry_broker.ports.clock import Clock
 from gantry_broker.store import crash_points
 from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
@@ -106,7 +105,7 @@ class PointWriter:
 
     def _bear(self, error: OSError) -> bool:
         """Whether to go on: without a free descriptor nothing was tried, so nothing has failed; all else is the end."""
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
+        if not is_out_of_descriptors(error):
             self._failure.report("writing the recovery point or the checkpoint", error)
             return False
         log.warning("there is no descriptor for a recovery point, it is written later", extra={"reason": str(error)})
@@ -183,7 +182,7 @@ class PointWriter:
         try:
             self._point_file.write(point)
         except OSError as exc:
-            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_disk_full(exc):
                 raise
             if not self._is_point_refused:
                 log.warning("the disk is too full for a recovery point", extra={"reason": str(exc)})
@@ -206,7 +205,7 @@ class PointWriter:
         try:
             self._checkpoint.write(facts)
         except OSError as exc:
-            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_disk_full(exc):
                 raise
             # There is none, and no room for one. An older one, or none, only has a start read more.
             if not self._is_checkpoint_refused:

@@ -16,7 +16,7 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_broker.ports.disk import Disk
+from gantry_broker.ports.disk import Disk, remove_durably
 from gantry_broker.store.index_file import IndexHeader
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
 
@@ -102,6 +102,4 @@ class RecoveryPointFile:
 
     def remove(self) -> None:
         """Forget it, so that the next start reads everything."""
-        if self._disk.exists(self._path):
-            self._disk.remove(self._path)
-            self._disk.sync_directory(self._path.rpartition("/")[0])
+        remove_durably(self._disk, self._path)

@@ -30,11 +30,11 @@ takes the file's modification time instead, which copying a store changes.
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
+from gantry_broker.errors import is_out_of_descriptors
 from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
@@ -155,7 +155,7 @@ class HeadRemoval:
         try:
             self._queues.sync_end(queue)
         except OSError as exc:
-            if exc.errno not in (errno.EMFILE, errno.ENFILE):  # without a descriptor nothing was tried
+            if not is_out_of_descriptors(exc):
                 self._error = exc
                 self._has_failed("a sync of a queue", exc)
             raise
@@ -201,7 +201,7 @@ class HeadRemoval:
         try:
             return self._raise_begin(begin)
         except OSError as exc:
-            if exc.errno not in (errno.EMFILE, errno.ENFILE):  # without a descriptor nothing was tried
+            if not is_out_of_descriptors(exc):
                 self._has_failed("recording where the log begins", exc)
             raise
 
