@@ -84,9 +84,7 @@ class LogCopier:
     ) -> None:
         """``damaged`` says which ranges of the log hold no records any more, in order."""
         self._damaged: Final = damaged
-        self.seals = seals
-        """Where records must have seals; changed with the store's epochs."""
-
+        self._seals: Final = seals
         self._log: Final = log
         self._dispatcher: Final = dispatcher
         self._queues: Final = queues
@@ -131,7 +129,7 @@ class LogCopier:
         is_plain = True
         while position < end:
             place = offset + position
-            is_sealed, sealed_end = self.seals(place)
+            is_sealed, sealed_end = self._seals(place)
             file_end = place - place % file_size + file_size
             stop = min(end, min(sealed_end, file_end) - offset)
             run = list(plain_records(view, position, stop, offset, is_sealed=is_sealed))

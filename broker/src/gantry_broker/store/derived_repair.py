@@ -9,7 +9,7 @@ batch is indexed twice, recovery points do not vouch for it, and a key that is n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, final
 
 from gantry_broker.errors import StoreFailed, StoreFull
@@ -17,7 +17,6 @@ from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
 from gantry_broker.store.dispatcher import Dispatcher, QueuesListener
-from gantry_broker.store.draft import Draft
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.queue_repair import QueueRepair
@@ -31,17 +30,6 @@ log = logging.getLogger(__name__)
 
 RETRY_INTERVAL_MS: Final = 10_000
 """How long a rebuild waits that has met a full disk."""
-
-
-class _StraightIn:
-    """The index, for the rebuild itself: it may write while the index is behind."""
-
-    def __init__(self, index: KeyIndex) -> None:
-        self._index: Final = index
-
-    def put_batch(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
-        """Raises ``StoreFull`` and ``OSError``, and then nothing counts that was put since the last whole step."""
-        self._index.put_again(drafts, physical_offsets, timestamp_ms)
 
 
 @final
@@ -122,7 +110,7 @@ class IndexRepair:
         reason = index.damage
         index.drop_damaged()
         self._request_point()
-        taker = RecordTaker(self._disk, self._log, self._queues, _StraightIn(index), self._delay_levels_ms)
+        taker = RecordTaker(self._disk, self._log, self._queues, index.put_again, self._delay_levels_ms)
         taker.restrict(set())
         # The last message of the last file that is kept may have keys in the next one: all of them are put again.
         taker.skip_indexed(index.end_physical - 1)

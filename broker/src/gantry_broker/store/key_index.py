@@ -251,7 +251,10 @@ class KeyIndex:
             log.error("key index is behind, and catches up when there is room", extra={"reason": str(exc)})
 
     def put_again(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
-        """Index a batch of an index that is behind. Raises ``StoreFull`` and ``OSError``."""
+        """Index a batch of an index that is behind.
+
+        Raises ``StoreFull`` and ``OSError``, and then nothing counts that was put since the rebuild's last whole step.
+        """
         try:
             self._put(drafts, physical_offsets, timestamp_ms)
         except IndexFileDamaged as exc:

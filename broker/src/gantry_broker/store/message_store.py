@@ -239,9 +239,9 @@ class MessageStore(StoreContract):
 
     def start_copying(self) -> LogCopier:
         levels_ms = self.settings.delay_levels_ms
-        taker = RecordTaker(
-            self._disk, self.log, self.queues, self._life.index, levels_ms, is_noting_touched=True
-        )  # fmt: skip
+        index = self._life.index
+        put_keys = None if index is None else index.put_batch
+        taker = RecordTaker(self._disk, self.log, self.queues, put_keys, levels_ms, is_noting_touched=True)
         self.dispatcher.hold()
         copier = LogCopier(
             self.log, self.dispatcher, self.queues, taker, seals=self.identity.ours_from,

@@ -7,14 +7,13 @@ everything that is not as expected (a number that is not the next of its queue, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, final
 
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
-from gantry_broker.store.dispatcher import Index
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import RecordFacts, plain_facts, record_facts
@@ -24,6 +23,9 @@ from gantry_wire.names import SCHEDULE_TOPIC
 from gantry_wire.plain_records import PlainRecord, keys_of, tag_of
 
 Progress = Callable[[int, int], None]
+PutKeys = Callable[[Sequence[Draft], Sequence[int], int], None]
+"""Index the keys of messages that lie at these physical offsets and were stored at this time."""
+
 PROGRESS_RECORDS: Final = 10_000
 QUEUE_OFFSET_MAX: Final = 1 << 56
 INDEX_BATCH_MAX: Final = 512
@@ -35,10 +37,13 @@ class RecordTaker:
     """Of one recovery, or of one rebuild of the index."""
 
     def __init__(
-        self, disk: Disk, commit_log: CommitLog, queues: QueueTable, index: Index | None,
+        self, disk: Disk, commit_log: CommitLog, queues: QueueTable, put_keys: PutKeys | None,
         delay_levels_ms: tuple[int, ...], progress: Progress | None = None, *, is_noting_touched: bool = False,
     ) -> None:  # fmt: skip
-        """With ``is_noting_touched`` the queues that get units are remembered for ``take_touched``."""
+        """``put_keys`` indexes a batch, as ``KeyIndex.put_batch`` does; None without an index.
+
+        With ``is_noting_touched`` the queues that get units are remembered for ``take_touched``.
+        """
         self._index_end = -1
         self._touched: set[ConsumeQueue] | None = set() if is_noting_touched else None
         self.records = 0
@@ -51,7 +56,7 @@ class RecordTaker:
         self._disk: Final = disk
         self._log: Final = commit_log
         self._queues: Final = queues
-        self._index: Final = index
+        self._put_batch: Final = put_keys
         self._delay_levels_ms: Final = delay_levels_ms
         self._progress: Final = progress
         self._plain: dict[tuple[bytes, int], ConsumeQueue | None] = {}
@@ -112,7 +117,7 @@ class RecordTaker:
             self._put_unit(queue, facts.queue_offset, physical, size, facts.tags_code)
             if self._touched is not None:
                 self._touched.add(queue)
-        if self._index is not None and facts.keys and physical > self._index_end and not is_deleted:
+        if self._put_batch is not None and facts.keys and physical > self._index_end and not is_deleted:
             self._put_keys(queue, facts.keys, physical, facts.store_timestamp_ms)
 
     def _put_unit(self, queue: ConsumeQueue, offset: int, physical: int, size: int, code: int) -> None:
@@ -141,8 +146,8 @@ class RecordTaker:
 
     def flush(self) -> None:
         """Index the keys that wait for others of their millisecond."""
-        if self._drafts and self._index is not None:
-            self._index.put_batch(self._drafts, self._places, self._drafts_ms)
+        if self._drafts and self._put_batch is not None:
+            self._put_batch(self._drafts, self._places, self._drafts_ms)
         self._drafts, self._places = [], []
 
     # -- plain records in a run ----------------------------------------------------------------------------------------
@@ -151,7 +156,7 @@ class RecordTaker:
         """All of ``records``, the first of which lies at ``physical``; where the run ends."""
         size, count, touched = 0, 0, self._touched
         newest_ms = self._log.last_timestamp_ms
-        is_indexing, known, tags, unpacked = self._index is not None, self._plain, self._tags, UNIT.pack
+        is_indexing, known, tags, unpacked = self._put_batch is not None, self._plain, self._tags, UNIT.pack
         for record in records:
             physical, size, topic, queue_id, offset, timestamp_ms, properties = record
             count += 1

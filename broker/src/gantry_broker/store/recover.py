@@ -83,7 +83,7 @@ class Recovery:
         self._log: Final = commit_log
         self._queues: Final = queues
         self._taker: Final = RecordTaker(
-            disk, commit_log, queues, index, settings.delay_levels_ms, progress
+            disk, commit_log, queues, None if index is None else index.put_batch, settings.delay_levels_ms, progress
         )  # fmt: skip
         self._derived: Final = DerivedFiles(
             disk, commit_log, queues, index, self._taker, settings.delay_levels_ms, point_file
