@@ -251,15 +251,6 @@ class DerivedFiles:
             log.error("key index is behind, and catches up when there is room", extra={"reason": str(exc)})
             return True
 
-    def fill_to(self, ends: dict[str, dict[str, int]], place: int) -> None:
-        """Let no queue use numbers again that it had given to messages which are lost now, before ``place``."""
-        for topic, of_topic in ends.items():
-            for queue_id, end in of_topic.items():
-                queue = self._queues.get_or_create(topic, int(queue_id))
-                if queue.end < end:
-                    with suppress(StoreFull):  # then its numbers hold as long as this process
-                        queue.fill_to(end, place)
-
     def restore_ends(self, point: RecoveryPoint | None, *, is_trusted: bool) -> None:
         """Let a queue whose last messages have expired, or are lost, keep its next offset.
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, final
 
-from gantry_broker.errors import StoreMismatch
+from gantry_broker.errors import StoreFull, StoreMismatch
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.consume_queue import ConsumeQueue, Tally
 from gantry_broker.store.file_queue import FileQueue
@@ -159,6 +159,24 @@ class QueueTable:
             return False
         queue.set_start_offset(offset)
         return True
+
+    def fill_to(self, ends: Mapping[str, Mapping[str, int]], place: int) -> None:
+        """Let no queue use numbers again that it had given to messages which are lost now, before ``place``.
+
+        ``ends`` says where queues ended. Raises ``StoreFull`` after all were tried: the numbers of those without room
+        hold as long as this process.
+        """
+        error: StoreFull | None = None
+        for topic, of_topic in ends.items():
+            for queue_id, end in of_topic.items():
+                queue = self.get_or_create(topic, int(queue_id))
+                try:
+                    if queue.end < end:
+                        queue.fill_to(end, place)
+                except StoreFull as exc:
+                    error = exc
+        if error is not None:
+            raise error
 
     def forget_sums(self) -> None:
         """Know no sums of queues any more, as after a start: everything is verified record by record again."""

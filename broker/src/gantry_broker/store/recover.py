@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
@@ -139,7 +141,8 @@ class Recovery:
         damaged = sorted(damaged + taker.damaged)
         derived.restore_ends(point, is_trusted=trusted is not None)
         if damaged:
-            derived.fill_to(derived.ends_found, max(result.end - 1, 0))
+            with suppress(StoreFull):
+                self._queues.fill_to(derived.ends_found, max(result.end - 1, 0))
         cut_bytes = self._cut(result, plan, is_clean=is_clean)
         self._make_durable(plan, found, result.end)
         crash_points.hit(crash_points.MID_RECOVERY)

@@ -13,7 +13,7 @@ at the next crash. Waits for the disk, in a thread of its own; nobody appends or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -110,7 +110,7 @@ def accept_loss(life: StoreLife, by: str, now_ms: int) -> int:
     at_end = max((lost.end for lost in missing if lost.is_at_end), default=0)
     with standstill(life) as log:
         assert life.dispatcher.dispatched == log.wrote, "what is here is in queues before their numbers go on"
-        _fill_queues(life, queues, max(log.wrote - 1, 0))
+        life.queues.fill_to(queues, max(log.wrote - 1, 0))
         _finish_points(life, "the accepted loss could not be recorded")
         life.losses.write(msgspec.structs.replace(record, accepted=kept))
         log.fillers.accept_holes()
@@ -145,15 +145,6 @@ def _fill_log(log: CommitLog, end: int) -> int:
             file.file.sync()
         offset = file.end_offset
     return offset
-
-
-def _fill_queues(life: StoreLife, queues: Mapping[str, Mapping[str, int]], place: int) -> None:
-    """Let no queue go on below the end that it had."""
-    for topic, ends in queues.items():
-        for queue_id, end in ends.items():
-            queue = life.queues.get_or_create(topic, int(queue_id))
-            if queue.end < end:
-                queue.fill_to(end, place)
 
 
 def _forget_derived(life: StoreLife, end: int) -> None:
