@@ -149,6 +149,9 @@ class DerivedRepair:
         """``repaired`` is called with queues that can be read again."""
         self.queues: Final = queues
         self.index: Final = index
+        self.on_damage: Final = queues.on_damage
+        """Called when there is work for ``step`` and was none before."""
+
         self.on_healed_record: Final[list[Callable[[str, int], None]]] = []
         """Called with topic and place of each record that was damaged, and is good again."""
 
@@ -161,11 +164,6 @@ class DerivedRepair:
 
     def __repr__(self) -> str:
         return f"<DerivedRepair {self.queues!r} {self.index!r}>"
-
-    @property
-    def on_damage(self) -> list[Callable[[], None]]:
-        """Called when there is work for ``step`` and was none before."""
-        return self.queues.on_damage
 
     @property
     def index_rebuilds(self) -> int:
