@@ -27,7 +27,7 @@ from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import MappedFile, scrub
 from gantry_broker.store.queue_sums import QueueSums, SumsBudget, UnitSums
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES
-from gantry_store_files.queue_units import FILLER_SIZE, UNIT, has_expired
+from gantry_store_files.queue_units import FILLER_SIZE, UNIT, has_expired, partition
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, RECORD_BYTES_MIN
 
@@ -347,20 +347,18 @@ class ConsumeQueue:
         base = files[0].base_offset
         first = max(first, base // CONSUME_UNIT_BYTES)
         last = min(last, files[-1].end_offset // CONSUME_UNIT_BYTES)
-        while first < last:
-            middle = (first + last) // 2
-            file = files[(middle * CONSUME_UNIT_BYTES - base) // self.files.file_size]
-            raw = file.file.pread(CONSUME_UNIT_BYTES, middle * CONSUME_UNIT_BYTES - file.base_offset)
+
+        def holds_at(offset: int) -> bool:
+            file = files[(offset * CONSUME_UNIT_BYTES - base) // self.files.file_size]
+            raw = file.file.pread(CONSUME_UNIT_BYTES, offset * CONSUME_UNIT_BYTES - file.base_offset)
             if len(raw) < CONSUME_UNIT_BYTES:
                 # What is found now means nothing: the queue is corrupt, and callers look at that afterwards.
                 self.files.mend(file)
                 raw = bytes(CONSUME_UNIT_BYTES)
             physical, size, _ = UNIT.unpack(raw)
-            if holds(physical, size):
-                first = middle + 1
-            else:
-                last = middle
-        return first
+            return holds(physical, size)
+
+        return partition(first, last, holds_at)
 
     def reset(self, disk: Disk) -> None:
         """Drop all files: the queue is going to be built again."""

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, final
 from gantry_broker.ports.disk import Disk, DiskFile
 from gantry_broker.store.mapped_file import full_disk_is_store_full, scrub
 from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
+from gantry_store_files.queue_units import partition
 
 HEADER: Final = struct.Struct(">qqqqii")
 assert HEADER.size == INDEX_HEADER_BYTES
@@ -177,13 +178,7 @@ class IndexFile:
 
     def cut(self, end: int) -> None:
         """Forget the entries of messages at or behind ``end``. There is at least one before it."""
-        first, last = 1, self.header.next_number
-        while first < last:
-            middle = (first + last) // 2
-            if self._entry(middle)[1] < end:
-                first = middle + 1
-            else:
-                last = middle
+        first = partition(1, self.header.next_number, lambda number: self._entry(number)[1] < end)
         _, physical, seconds, _ = self._entry(first - 1)
         end_ms = self.header.begin_timestamp_ms + seconds * 1000 + 999
         end_ms = min(end_ms, self.header.end_timestamp_ms)
