@@ -7,6 +7,7 @@ of what a file says: a fact that cannot be read is absent, and why is said besid
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gantry_broker.ports.reading import LockHolder, ReadingDisk
@@ -14,6 +15,7 @@ from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, de
 from gantry_broker.store.failure import decode_flush_failure
 from gantry_broker.store.file_heads import HEADS_FILE, LogHeads, compare_heads
 from gantry_broker.store.fillers import FILLER_HEAD_BYTES, is_accepted_filler, is_filler
+from gantry_broker.store.inspect.config_tables import ConfigTable
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.log_end import LogEnd, decode_log_end
 from gantry_broker.store.loss import LossRecord, LostRange, find_missing, vouched_range
@@ -22,7 +24,7 @@ from gantry_broker.store.ownership import Stranger, find_stranger
 from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, is_point_proved, plan_start
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_store_files.sealed import DocumentT, decode_sealed, read_small
-from gantry_store_files.segments import Segment, segments_of, usual_size
+from gantry_store_files.segments import Segment, SegmentFault, segment_faults, segments_of, usual_size
 from gantry_store_files.store_identity import IDENTITY_FILE, IDENTITY_TWIN, StoreIdentity, newer_identity
 from gantry_wire.message import RecordCheck
 
@@ -80,6 +82,11 @@ class StoreFacts:
         is_last = (owner.store, owner.generation) == (self.identity.uuid, self.identity.generation)
         is_alone = self.checkpoint is None or self.checkpoint.is_ours
         return end if is_last and is_alone and owner.machine.partition("/")[0] == boot_id else 0
+
+    @property
+    def file_faults(self) -> list[SegmentFault]:
+        """Why a start would not take the log's files; ``missing_of`` has what is missing between them."""
+        return [fault for fault in segment_faults(self.log, usual_size(self.log)) if not fault.is_hole]
 
     @property
     def log_start(self) -> int:
@@ -142,6 +149,16 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
         log_end=_read_log_end(disk, root),
         ours_from=seals_of(identity, others_from),
     )
+
+
+def refusal_of(facts: StoreFacts, tables: Sequence[ConfigTable]) -> str:
+    """Why a start would refuse this store before it reads it; empty if it would not."""
+    for table in tables:
+        if not table.is_usable:
+            return f"config/{table.name}.json and its copy (.bak) cannot be read: {table.fault}"
+    if facts.identity is None and facts.identity_fault:
+        return f"the store's identity cannot be used: {facts.identity_fault}"
+    return next((f"{fault.path}: {fault.text}" for fault in facts.file_faults), "")
 
 
 def missing_of(disk: ReadingDisk, facts: StoreFacts, end: int, *, written: int = 0) -> list[LostRange]:

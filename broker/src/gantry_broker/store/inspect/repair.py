@@ -23,7 +23,7 @@ from gantry_broker.store.inspect.buffers import (
     written_unbuffered,
 )
 from gantry_broker.store.inspect.config_tables import config_tables
-from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts
+from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts, refusal_of
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.inspect.repair_derived import DerivedPlanner
 from gantry_broker.store.loss import LostRange, missing_bytes
@@ -31,11 +31,7 @@ from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.recovery import INFINITE, ScanResult, StartPlan, scan_log
 from gantry_broker.store.replay import plan_replay
 from gantry_broker.store.settings import StoreSettings
-from gantry_store_files.segments import (
-    Segment,
-    segment_faults,
-    usual_size,
-)
+from gantry_store_files.segments import Segment
 
 Progress = Callable[[int, int], None]
 PROGRESS_RECORDS: Final = 10_000
@@ -178,7 +174,7 @@ class RepairPlanner:
 
     def _run(self, buffers_path: str | None) -> RepairPlan:
         facts = self._facts
-        refusal = refusal_of(self._disk, facts)
+        refusal = refusal_of(facts, config_tables(self._disk, facts.root))
         start = plan_of(facts, self._reader, written=written_unbuffered(self._disk, facts, self._boot_id, buffers_path))
         if refusal or not facts.log:
             missing = [] if refusal else missing_of(self._disk, facts, 0)
@@ -304,14 +300,3 @@ class RepairPlanner:
     def _file_bytes(self, offset: int, size: int) -> memoryview | None:
         data = self._reader.bytes_at(offset, size)
         return memoryview(data) if data else None
-
-
-def refusal_of(disk: ReadingDisk, facts: StoreFacts) -> str:
-    """Why a start would refuse this store before it reads it; empty if it would not."""
-    for table in config_tables(disk, facts.root):
-        if not table.is_usable:
-            return f"config/{table.name}.json and its copy (.bak) cannot be read: {table.fault}"
-    if facts.identity is None and facts.identity_fault:
-        return f"the store's identity cannot be read: {facts.identity_fault}"
-    fault = next((one for one in segment_faults(facts.log, usual_size(facts.log)) if not one.is_hole), None)
-    return "" if fault is None else f"{fault.path}: {fault.text}"

@@ -10,7 +10,7 @@ from gantry_broker.store.inspect.config_tables import ConfigTable, config_tables
 from gantry_broker.store.inspect.facts import StoreFacts, missing_of
 from gantry_broker.store.inspect.findings import Finding, Findings, Harm, Kind
 from gantry_store_files.queue_units import QueuePlace
-from gantry_store_files.segments import SegmentFault, segment_faults, usual_size
+from gantry_store_files.segments import SegmentFault
 
 QueueEnd = Callable[[str, int], int | None]
 """Behind the last unit of (topic, queue id); None if there is no such queue."""
@@ -32,9 +32,7 @@ def check_files(facts: StoreFacts, findings: Findings) -> None:
                 path=segment.path,
             )
         )
-    for fault in segment_faults(facts.log, usual_size(facts.log)):
-        if fault.is_hole:
-            continue  # see ``check_missing``
+    for fault in facts.file_faults:
         findings.add(
             Finding(
                 kind=Kind.LOG_FILE,

@@ -14,13 +14,13 @@ from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.inspect.buffers import BufferDirectory, buffer_directory
 from gantry_broker.store.inspect.config_tables import ConfigTable, config_tables
-from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts
+from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts, refusal_of
 from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.inspect.log_reader import LogReader, StopReason
 from gantry_broker.store.loss import AcceptedLoss, LostRange, describe_missing
 from gantry_broker.store.recovery import StartPlan
 from gantry_store_files.queue_units import NO_UNIT, QueueReader, queue_places
-from gantry_store_files.segments import index_names, segment_faults, usual_size
+from gantry_store_files.segments import index_names, usual_size
 
 END_BYTES_MAX: Final = 4 << 30
 """How much of the log is walked to find its end. A recovery point is seconds old, so it is never that far."""
@@ -188,11 +188,7 @@ def _log(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, start: int) ->
         files=len(facts.log),
         file_size=usual_size(facts.log),
         allocated=allocated,
-        faults=[
-            f"{fault.path}: {fault.text}"
-            for fault in segment_faults(facts.log, usual_size(facts.log))
-            if not fault.is_hole
-        ],
+        faults=[f"{fault.path}: {fault.text}" for fault in facts.file_faults],
     )
 
 
@@ -236,13 +232,9 @@ def next_start(summary: StoreSummary, plan: StartPlan, facts: StoreFacts) -> str
         )
     if facts.is_in_use:
         return "A broker has it open: a second start would refuse, and touch nothing."
-    if facts.identity is None and facts.identity_fault:
-        return f"A start would refuse: the store's identity cannot be used: {facts.identity_fault}."
-    unusable = [table.name for table in summary.tables if not table.is_usable]
-    if unusable:
-        return f"A start would refuse: config/{unusable[0]}.json and its copy (.bak) cannot be read."
-    if summary.log is not None and summary.log.faults:
-        return f"A start would refuse: {summary.log.faults[0]}."
+    refusal = refusal_of(facts, summary.tables)
+    if refusal:
+        return f"A start would refuse: {refusal}."
     behind = max(0, (summary.log.end if summary.log is not None else 0) - plan.start)
     live = [one for one in summary.buffers.live if one.is_of_this_store] if summary.buffers is not None else []
     waiting = sum(one.bytes_not_committed for one in live)
