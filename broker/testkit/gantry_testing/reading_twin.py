@@ -112,12 +112,12 @@ class ReadingTwin:
 
     def facts(self, path: str) -> FileFacts | None:
         if path in self._volumes:
-            return FileFacts(0, 0, 0, is_directory=True)
+            return FileFacts(0, 0, is_directory=True)
         if not self._disk.exists(path):
             return None
         is_directory = self._disk.is_directory(path)
         size = 0 if is_directory else self._disk.file_size(path)
-        return FileFacts(size, size, 0, is_directory)
+        return FileFacts(size, size, is_directory)
 
     def file_size(self, path: str) -> int:
         if path in self._volumes:

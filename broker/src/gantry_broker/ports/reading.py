@@ -26,7 +26,6 @@ class FileFacts(NamedTuple):
     allocated: int
     """Bytes that have blocks; less than ``size`` for a sparse file."""
 
-    modified_ms: int
     is_directory: bool
 
 

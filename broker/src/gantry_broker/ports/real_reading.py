@@ -33,9 +33,7 @@ class RealReadingDisk(PlainDisk):
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return FileFacts(
-            found.st_size, found.st_blocks * 512, found.st_mtime_ns // 1_000_000, stat.S_ISDIR(found.st_mode)
-        )
+        return FileFacts(found.st_size, found.st_blocks * 512, stat.S_ISDIR(found.st_mode))
 
     def space(self, path: str) -> DiskSpace:
         return space_of(path)

@@ -79,11 +79,6 @@ class Dispatcher:
         """There is no room to show what is confirmed; the next attempt says whether there is some again."""
         self.is_behind = True
 
-    @property
-    def held_count(self) -> int:
-        """How many units wait for ``confirmed``."""
-        return len(self._held_units)
-
     def appended(self, batch: Appended) -> None:
         """A batch was appended. Called by the append loop, once, after the bytes are in the log."""
         wrote, timestamp_ms, drafts, physical_offsets, touched, held = batch

@@ -66,7 +66,6 @@ class Kind(StrEnum):
     IDENTITY = "identity"
     CONFIG = "config"
     CONSUMER_OFFSET = "consumer-offset"
-    NOT_CHECKED = "not-checked"
 
 
 class Message(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.config_tables import ConfigTable, config_tables, consumer_offsets, known_topics
@@ -14,8 +13,6 @@ from gantry_store_files.segments import SegmentFault
 
 QueueEnd = Callable[[str, int], int | None]
 """Behind the last unit of (topic, queue id); None if there is no such queue."""
-
-DELETE_REMEDY: Final = "stop the broker and delete it: the next start makes it again"
 
 
 def check_files(facts: StoreFacts, findings: Findings) -> None:
