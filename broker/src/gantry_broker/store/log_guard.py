@@ -156,20 +156,27 @@ class LogGuard:
 
     def record_around(self, offset: int) -> int:
         """Where the record begins that ``offset`` lies in or at; if that is damaged, where the one before it ends."""
-        file_start = offset - offset % self._log.file_size
-        if offset == file_start or self._is_record(offset):
+        if offset % self._log.file_size == 0 or self._is_record(offset):
             return offset
-        start = max(file_start, self._log.min_physical, offset - SEARCH_BYTES)
+        begin, end = self._record_before(offset)
+        return begin if end > offset else end
+
+    def _record_before(self, offset: int) -> tuple[int, int]:
+        """Where the last good record that begins before ``offset`` begins and ends, of those in its file and near it.
+
+        Without one both are where the search has begun.
+        """
+        start = max(offset - offset % self._log.file_size, self._log.min_physical, offset - SEARCH_BYTES)
         extent = self._log.at(start)
         if extent is None or extent.end_offset < offset:
-            return offset
+            return offset, offset
+        # Of a record that begins just before ``offset``, the magic may lie behind that.
         data = bytes(extent.view[start - extent.base_offset : offset - extent.base_offset + MAGIC_END - 1])
         for position in record_starts_backward(data):
             begin = start + position
             if begin < offset and self._is_record(begin):
-                size: int = INT.unpack_from(extent.view, begin - extent.base_offset)[0]
-                return begin if begin + size > offset else begin + size
-        return start
+                return begin, begin + INT.unpack_from(data, position)[0]
+        return start, start
 
     def records_through(self, start: int, end: int) -> bytes:
         """Good records from ``start`` on until one ends at or behind ``end``, of those that lie in one extent.
@@ -278,31 +285,20 @@ class LogGuard:
         Empty as well where the record is damaged: then none begins there either, and none is given.
         """
         commit_log = self._log
-        file_start = offset - offset % commit_log.file_size
-        if not commit_log.min_physical < offset < commit_log.wrote or offset == file_start:
+        if not commit_log.min_physical < offset < commit_log.wrote or offset % commit_log.file_size == 0:
             return b""
         if self._is_record(offset):
             return b""
-        start = max(file_start, offset - SEARCH_BYTES)
-        extent = commit_log.at(start)
-        if extent is None or extent.end_offset < offset:
+        begin, end = self._record_before(offset)
+        extent = commit_log.at(begin)
+        if extent is None:
             return b""
-        # Of a record that begins just before ``offset``, the magic may lie behind that.
-        data = bytes(extent.view[start - extent.base_offset : offset - extent.base_offset + MAGIC_END - 1])
-        after = start
-        for position in record_starts_backward(data):
-            begin = start + position
-            if not self._is_record(begin):
-                continue
-            size = INT.unpack_from(data, position)[0]
-            if begin + size <= offset:
-                after = begin + size
-                break
-            whole = bytes(extent.view[begin - extent.base_offset :][:size])
-            if any(True for _ in self._good_ends(memoryview(whole), begin)):
-                return whole[offset - begin :]
-        if after < offset and self._is_blank(after, rest := extent.end_offset - after):
-            return bytes(extent.view[offset - extent.base_offset :][: rest - (offset - after)])
+        view, base = extent.view, extent.base_offset
+        if end > offset:
+            whole = bytes(view[begin - base : end - base])
+            return whole[offset - begin :] if self.good_bytes(memoryview(whole), begin) else b""
+        if end < offset and self._is_blank(end, extent.end_offset - end):
+            return bytes(view[offset - base :])
         return b""  # where a damaged record begins, or none was found
 
     def _is_record(self, offset: int) -> bool:
