@@ -160,7 +160,7 @@ async def test_a_master_gets_its_lost_tail_from_its_slave(tmp_path: Path) -> Non
             await master.orders.accept_loss("ann")
         async with running(slave_conf):
             await wait_until(lambda: master.roles.role is HaRole.MASTER)
-            assert master.store.log.wrote == end and not master.store.loss.missing
+            assert master.store.log.wrote == end and not master.store.losses.record.missing
             await wait_until(lambda: len(master.replication.acks) == 1)
             async with dialogue(master) as peer:
                 assert (await peer.send(b"x")).code == 0
@@ -190,10 +190,10 @@ async def test_a_slave_gets_what_it_lacks_from_its_master(tmp_path: Path, case: 
                 await slave.orders.accept_loss("ann")
         async with running(conf) as slave:
             await wait_until(lambda: slave.roles.completeness.is_whole is True)
-            assert slave.store.log.wrote == end and not slave.store.loss.missing
+            assert slave.store.log.wrote == end and not slave.store.losses.record.missing
             assert slave.store.log.min_physical == master.store.log.min_physical
         async with running(conf) as slave:
-            assert not slave.store.loss.missing and slave.roles.completeness.is_whole is True
+            assert not slave.store.losses.record.missing and slave.roles.completeness.is_whole is True
 
 
 async def test_a_role_is_given_to_it_only_by_force(tmp_path: Path) -> None:

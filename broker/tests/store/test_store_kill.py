@@ -239,7 +239,7 @@ def test_an_older_copy_of_the_newest_file_is_a_loss_after_a_kill(world: StoreWor
     report = world.open()
 
     assert (report.end, report.missing) == (before, [LostRange(before, end, LossCause.TAIL)])
-    assert world.store.loss.queues == {"orders": {"0": 30}}
+    assert world.store.losses.record.queues == {"orders": {"0": 30}}
     world.store.accept_loss("a test")
     assert world.store.log.wrote >= end
     world.send()

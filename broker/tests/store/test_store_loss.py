@@ -115,8 +115,8 @@ def test_lost_log_files_are_reported_and_their_offsets_never_used_again(
         world.close()
     world.open()
     world.store.accept_loss("a test")
-    assert world.store.loss.missing == []
-    assert [(one.start, one.end) for one in world.store.loss.accepted] == [(lost.start, lost.end)]
+    assert world.store.losses.record.missing == []
+    assert [(one.start, one.end) for one in world.store.losses.record.accepted] == [(lost.start, lost.end)]
     assert world.store.log.wrote >= end
     before = set(world.bodies("bills"))
     physical, offsets = world.append([world.draft("bills", 0), world.draft("orders", 1)])
@@ -167,7 +167,7 @@ def test_numbers_of_a_queue_that_ended_in_an_accepted_hole_are_never_used_again(
     world.open()
     world.store.accept_loss("a test")
 
-    assert world.store.loss.missing == []
+    assert world.store.losses.record.missing == []
     for (topic, queue_id), end in ends.items():
         _, [offset] = world.append([world.draft(topic, queue_id)])
         assert offset >= end, (topic, queue_id)
@@ -296,7 +296,7 @@ def test_a_file_that_is_brought_back_ends_the_loss(kind: str, tmp_path: Path) ->
             file.close()
         report = world.open()
 
-        assert report.missing == [] and world.store.loss == LossRecord()
+        assert report.missing == [] and world.store.losses.record == LossRecord()
         assert world.bodies("bills") == world.sent_bodies("bills")
         assert world.bodies("orders", 1) == world.sent_bodies("orders", 1)
         assert len(world.store.keys.records("bills", unique_key(world, 0), 10, 0, 1 << 60)[0]) == 1
@@ -322,7 +322,7 @@ def test_a_new_loss_is_asked_about_again(tmp_path: Path) -> None:
     report = world.open()
 
     assert report.missing == [LostRange(4 * SIZE, end, LossCause.TAIL)]
-    assert len(world.store.loss.accepted) == 1
+    assert len(world.store.losses.record.accepted) == 1
 
 
 # -- no false alarms ---------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class SlaveStore(StoreReader):
     def history(self) -> History:
         """Epochs that begin behind the end are known from a master, and nothing of them is here yet."""
         store = self.store
-        if any(not lost.is_at_end for lost in store.loss.missing):
+        if any(not lost.is_at_end for lost in store.losses.record.missing):
             return History([], 0, 0)  # a hole is filled by getting all of the log anew
         epochs = [epoch for epoch in store.identity.epochs if epoch.start <= store.log.wrote]
         return History(epochs, store.log.min_physical, store.log.wrote)
@@ -131,7 +131,7 @@ class SlaveStore(StoreReader):
 
     def is_prepared(self, welcome: Welcome) -> bool:
         """Whether copying continues where it was: nothing has to be cut or changed."""
-        if welcome.is_restart and any(not lost.is_at_end for lost in self.store.loss.missing):
+        if welcome.is_restart and any(not lost.is_at_end for lost in self.store.losses.record.missing):
             return False
         is_same = welcome.epochs == self.store.identity.epochs and welcome.cut_to is None
         return self.copier is not None and is_same and not (welcome.is_restart and self._has_more(welcome))

@@ -25,7 +25,7 @@ from gantry_broker.store.draft import Draft
 from gantry_broker.store.identity import Epoch, StoreIdentity
 from gantry_broker.store.key_search import KeySearch
 from gantry_broker.store.log_guard import LogGuard
-from gantry_broker.store.loss import LossKeeper, LossRecord
+from gantry_broker.store.loss import LossKeeper
 from gantry_broker.store.opening import OpenPools
 from gantry_broker.store.positions import LogPositions
 from gantry_broker.store.queue_table import QueueTable
@@ -62,7 +62,7 @@ class StoreContract(Protocol):
     pools: OpenPools
     """The write buffers."""
     losses: LossKeeper
-    """What is missing in the log and was not accepted, and what was accepted."""
+    """What is missing in the log and was not accepted, and what was accepted: ``losses.record``."""
     on_appended: list[QueuesListener]
     """Called once for each batch with the queues that have become longer for consumers."""
     on_wrote: list[Callable[[], None]]
@@ -104,10 +104,6 @@ class StoreContract(Protocol):
     @property
     def identity(self) -> StoreIdentity:
         """Who this store is, and who wrote which part of its log."""
-
-    @property
-    def loss(self) -> LossRecord:
-        """What is missing in the log and was not accepted, and what was."""
 
     @property
     def is_restarted(self) -> bool:

@@ -29,7 +29,6 @@ from gantry_broker.store.identity import Epoch, StoreIdentity, Stretch
 from gantry_broker.store.key_search import KeySearch
 from gantry_broker.store.life import StoreLife
 from gantry_broker.store.log_guard import LogGuard
-from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.positions import LogPositions
 from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, Want, read_messages
 from gantry_broker.store.record_taker import Progress, RecordTaker
@@ -141,10 +140,6 @@ class MessageStore(StoreContract):
     @property
     def identity(self) -> StoreIdentity:
         return self._life.identity
-
-    @property
-    def loss(self) -> LossRecord:
-        return self._life.losses.record
 
     @property
     def is_restarted(self) -> bool:

@@ -53,9 +53,9 @@ def accept_loss(root: str, by: str, buffers_path: str | None = None, progress: P
     found: list[LossRecord] = []
 
     def accept(store: MessageStore) -> None:
-        missing = store.loss.missing
+        missing = store.losses.record.missing
         store.accept_loss(by)
-        found.append(msgspec.structs.replace(store.loss, missing=missing))
+        found.append(msgspec.structs.replace(store.losses.record, missing=missing))
 
     _open_and_close(root, buffers_path, progress, accept)
     return found[0]

@@ -134,7 +134,7 @@ class BrokerHandlers:
         store, stats, settings = core.store, core.stats, core.settings
         now_ms = core.clock.wall_ms()
         totals, days = core.statistics.totals(), stats.days
-        missing, damaged = store.loss.missing, store.guard.damage.damaged
+        missing, damaged = store.losses.record.missing, store.guard.damage.damaged
         table: dict[str, object] = {
             "brokerActive": "true" if core.gate.sends is None else "false",
             "brokerVersion": PROTOCOL_VERSION,

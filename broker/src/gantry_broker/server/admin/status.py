@@ -188,7 +188,7 @@ class StatusPublisher:
             pool_buffers_total=pool.total,
             pool_buffers_free=pool.free,
             is_crash_safe=pool.is_crash_safe,
-            log_missing_bytes=missing_bytes(store.loss.missing) or None,
-            log_missing_ranges=tuple(LogRange(one.start, one.end) for one in store.loss.missing),
-            log_accepted_loss_bytes=sum(one.end - one.start for one in store.loss.accepted) or None,
+            log_missing_bytes=missing_bytes(store.losses.record.missing) or None,
+            log_missing_ranges=tuple(LogRange(one.start, one.end) for one in store.losses.record.missing),
+            log_accepted_loss_bytes=sum(one.end - one.start for one in store.losses.record.accepted) or None,
         )

@@ -58,13 +58,13 @@ class RoleOrders:
                 raise OrderRefused(f"epoch {newest} has been already; a new master needs a newer one than {epoch}")
             if roles.role is HaRole.COMPARING and not force:
                 raise OrderRefused(f"{roles.trouble}; force takes its log as it is")
-            if roles.store.loss.missing and not force:
+            if roles.store.losses.record.missing and not force:
                 if not electable and roles.role is HaRole.UNASSIGNED:
                     await roles.await_acceptance()
-                raise OrderRefused(loss_text(roles.store.loss))
+                raise OrderRefused(loss_text(roles.store.losses.record))
             await roles.give_promise(epoch, "itself")
             await roles.replication.slave.finish()
-            if roles.store.loss.missing:
+            if roles.store.losses.record.missing:
                 await roles.accept_loss("promote with force")
             if roles.role in (HaRole.MASTER, HaRole.COMPARING):
                 roles.stop_leading("it becomes the master of another epoch")
@@ -76,7 +76,7 @@ class RoleOrders:
         """Continue without the log data that is missing: an operator has decided it."""
         roles = self.roles
         async with roles.lock:
-            if not roles.store.loss.missing:
+            if not roles.store.losses.record.missing:
                 return roles.report()
             if roles.role is HaRole.SLAVE:
                 raise OrderRefused("this is a slave: what it lacks comes from its master")

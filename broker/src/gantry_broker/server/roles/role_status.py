@@ -107,7 +107,7 @@ def report_role(
     policy, slave = replication.policy, replication.slave
     record, follower = status.record, slave.follower
     trouble = status.trouble
-    loss = store.loss
+    loss = store.losses.record
     if not trouble and loss.missing and follower is None:
         trouble = loss_text(loss)
     if not trouble and follower is not None and not follower.is_streaming:

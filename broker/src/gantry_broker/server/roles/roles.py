@@ -140,7 +140,7 @@ class Roles:
             self._gate.close(self.trouble)
             log.error("this broker is no master any more", extra={"reason": self.trouble})
             return
-        is_missing = bool(self.store.loss.missing)
+        is_missing = bool(self.store.losses.record.missing)
         if report.is_clean and not is_missing:
             await self.become_master(identity.epoch, self.electable())
             return
@@ -154,10 +154,10 @@ class Roles:
 
     async def await_acceptance(self) -> None:
         """Serve reads, append nothing and refuse sends until an operator accepts that log data is lost."""
-        reason = loss_text(self.store.loss)
+        reason = loss_text(self.store.losses.record)
         log.error(
             "log data is missing; nothing is appended until the loss is accepted",
-            extra={"reason": reason, "ranges": [str(lost) for lost in self.store.loss.missing]},
+            extra={"reason": reason, "ranges": [str(lost) for lost in self.store.losses.record.missing]},
         )
         if self.store.dispatcher.dispatched < self.store.log.wrote:
             await self._host.standstill(self.replication.store.copy)
@@ -353,9 +353,9 @@ class Roles:
         """Record that nothing is missing: what was in doubt is here, or no member has it."""
         store = self.store
         try:
-            if store.loss.missing:
+            if store.losses.record.missing:
                 await asyncio.to_thread(store.losses.forget_missing_end)
-            if not store.loss.missing:
+            if not store.losses.record.missing:
                 is_anew, is_accepted = store.is_restarted, self._is_loss_accepted
                 await asyncio.to_thread(
                     self.completeness.caught_up, is_copied_anew=is_anew, is_loss_accepted=is_accepted
@@ -428,7 +428,7 @@ class Roles:
 
     async def accept_loss(self, by: str) -> None:
         """Have the log and its queues continue behind what is lost."""
-        slave, ranges = self.replication.store, [str(lost) for lost in self.store.loss.missing]
+        slave, ranges = self.replication.store, [str(lost) for lost in self.store.losses.record.missing]
         await self._host.standstill(slave.copy)
         await slave.dispatch_all(self.store.log.wrote)
         if self.store.dispatcher.dispatched < self.store.log.wrote:
