@@ -9,7 +9,11 @@ however it dies; anonymous memory goes with it. Neither outlives the machine. No
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
+
+PIECE_NAME_PREFIX: Final = "buffer-"
+VOLUME_LOCK: Final = "lock"
+"""The file in the directory of a volume whose lock says that a process uses it."""
 
 
 class BufferPiece(Protocol):

@@ -19,13 +19,11 @@ import mmap
 import os
 from typing import Any, Final, final
 
-from gantry_broker.ports.buffers import BufferPiece, BufferVolume
+from gantry_broker.ports.buffers import PIECE_NAME_PREFIX, VOLUME_LOCK, BufferPiece, BufferVolume
 
 log = logging.getLogger(__name__)
 
 MEDIA: Final = ("hugetlbfs", "tmpfs")
-NAME_PREFIX: Final = "buffer-"
-LOCK_NAME: Final = "lock"
 MADV_POPULATE_WRITE: Final = 23
 _LIBC: Final[Any] = ctypes.CDLL(None, use_errno=True)
 for _function in (_LIBC.mlock, _LIBC.madvise):
@@ -116,7 +114,7 @@ class FileVolume:
         return self._page_bytes
 
     def acquire(self) -> None:
-        descriptor = os.open(f"{self._directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = os.open(f"{self._directory}/{VOLUME_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -130,7 +128,7 @@ class FileVolume:
             self._lock = -1
 
     def names(self) -> list[str]:
-        return sorted(name for name in os.listdir(self._directory) if name.startswith(NAME_PREFIX))
+        return sorted(name for name in os.listdir(self._directory) if name.startswith(PIECE_NAME_PREFIX))
 
     def open(self, name: str) -> BufferPiece:
         descriptor = os.open(f"{self._directory}/{name}", os.O_RDWR | os.O_CLOEXEC)

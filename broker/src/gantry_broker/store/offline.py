@@ -23,13 +23,12 @@ from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import MessageStore, RecoveryReport
+from gantry_broker.store.record_taker import Progress
 from gantry_broker.store.settings import StoreSettings
 from gantry_store_files.segments import index_names
 from gantry_wire.message import encode_host
 
 log = logging.getLogger(__name__)
-
-Progress = Callable[[int, int], None]
 
 
 @final

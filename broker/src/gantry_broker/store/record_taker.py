@@ -23,6 +23,8 @@ from gantry_wire.names import SCHEDULE_TOPIC
 from gantry_wire.plain_records import PlainRecord, keys_of, tag_of
 
 Progress = Callable[[int, int], None]
+"""Called with bytes read, and bytes to read."""
+
 PutKeys = Callable[[Sequence[Draft], Sequence[int], int], None]
 """Index the keys of messages that lie at these physical offsets and were stored at this time."""
 

@@ -17,14 +17,12 @@ from collections import deque
 from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import StoreLocked, StoreUnusable
-from gantry_broker.ports.buffers import BufferVolume
+from gantry_broker.ports.buffers import PIECE_NAME_PREFIX, BufferVolume
 from gantry_broker.store import crash_points
 from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.write_buffer import BufferState, WriteBuffer, piece_bytes, read_facts
 
 log = logging.getLogger(__name__)
-
-NAME_PREFIX: Final = "buffer-"
 
 
 class PoolStatus(NamedTuple):
@@ -144,7 +142,7 @@ class WritePool:
         names = {buffer.piece.name for buffer in self._buffers}
         number = 0
         while len(self._buffers) < self._count:
-            name = f"{NAME_PREFIX}{number:03d}"
+            name = f"{PIECE_NAME_PREFIX}{number:03d}"
             number += 1
             if name in names:
                 continue

@@ -9,15 +9,12 @@ are mapped for reading only: hugetlbfs gives no other way to everybody, and neit
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
+from gantry_broker.ports.buffers import PIECE_NAME_PREFIX, VOLUME_LOCK
 from gantry_broker.ports.reading import LockHolder, ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.replay import Expected, FoundBuffer, buffered_from, whole_records
 from gantry_broker.store.write_buffer import BufferState, read_committed, read_facts, read_state
-
-NAME_PREFIX: Final = "buffer-"
-LOCK_NAME: Final = "lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +69,13 @@ def buffer_directory(disk: ReadingDisk, facts: StoreFacts, path: str | None) -> 
     found = disk.facts(where)
     if found is None or not found.is_directory:
         return BufferDirectory(path=where, fault="there is no such directory here")
-    seen = BufferDirectory(path=where, medium=disk.file_system(where), holder=disk.lock_holder(f"{where}/{LOCK_NAME}"))
+    seen = BufferDirectory(
+        path=where, medium=disk.file_system(where), holder=disk.lock_holder(f"{where}/{VOLUME_LOCK}")
+    )
     store = facts.identity.uuid if facts.identity is not None else ""
-    seen.buffers += [_look(disk, f"{where}/{name}", store) for name in disk.list(where) if name.startswith(NAME_PREFIX)]
+    seen.buffers += [
+        _look(disk, f"{where}/{name}", store) for name in disk.list(where) if name.startswith(PIECE_NAME_PREFIX)
+    ]
     return seen
 
 

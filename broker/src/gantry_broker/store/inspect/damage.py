@@ -17,13 +17,10 @@ from typing import Final, final
 
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.findings import Finding, Harm, Kind, Message
-from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason
+from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason, facts_of
 from gantry_broker.store.inspect.queue_check import Ground
-from gantry_broker.store.record_dispatch import record_facts
-from gantry_broker.store.settings import StoreSettings
 from gantry_wire.message import RECORD_BYTES_MIN, check_record, record_store_timestamp
 
-_DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
 _WITH_HEAD: Final = (StopReason.CRC, StopReason.SEAL)
 COPY_REMEDY: Final = "copy the store before anything else; a replica may still have the messages"
 
@@ -144,7 +141,7 @@ class DamageJudge:
         data = memoryview(self._reader.bytes_at(offset, size))
         if not check_record(data, 0, physical_offset=offset, verify_crc=False).is_good:
             return None
-        record = record_facts(data, 0, size, _DELAY_LEVELS_MS)
+        record = facts_of(data, 0, size)
         return Message(record.topic, record.queue_id, record.queue_offset)
 
     def _add_torn(self, offset: int, after: int) -> None:

@@ -16,7 +16,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple, final
 
 from gantry_broker.ports.reading import ReadingDisk, ReadingFile
+from gantry_broker.store.record_dispatch import RecordFacts, record_facts
 from gantry_broker.store.recovery import SEARCH_BYTES, SEARCH_OVERLAP, Seals, record_starts
+from gantry_broker.store.settings import StoreSettings
 from gantry_store_files.segments import Segment, segment_at
 from gantry_wire.message import (
     BLANK_BYTES,
@@ -33,6 +35,7 @@ from gantry_wire.message import (
 
 WINDOW_BYTES: Final = 8 << 20
 PAGE_BYTES: Final = 4096
+_DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
 _MAGICS: Final = frozenset((MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
 
 Found = Callable[[memoryview, int, int, int], None]
@@ -290,6 +293,11 @@ class LogReader:
                 self.unreadable[index] = (min(start, known_start), max(end, known_end))
                 return
         self.unreadable.append((start, end))
+
+
+def facts_of(view: memoryview, position: int, size: int) -> RecordFacts:
+    """The facts of a good record, by RocketMQ's delay levels: the tools have no settings."""
+    return record_facts(view, position, size, _DELAY_LEVELS_MS)
 
 
 def _judge(data: memoryview, position: int, offset: int, *, is_ours: bool, verify_crc: bool) -> RecordCheck:

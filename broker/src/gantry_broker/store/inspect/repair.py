@@ -10,7 +10,6 @@ that a disk that cannot read is an error and no signal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
@@ -24,18 +23,13 @@ from gantry_broker.store.inspect.buffers import (
 )
 from gantry_broker.store.inspect.config_tables import config_tables
 from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts, refusal_of
-from gantry_broker.store.inspect.log_reader import LogReader
+from gantry_broker.store.inspect.log_reader import LogReader, facts_of
 from gantry_broker.store.inspect.repair_derived import DerivedPlanner
 from gantry_broker.store.loss import LostRange, missing_bytes
-from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_taker import PROGRESS_RECORDS, Progress
 from gantry_broker.store.recovery import INFINITE, ScanResult, StartPlan, scan_log
 from gantry_broker.store.replay import plan_replay
-from gantry_broker.store.settings import StoreSettings
 from gantry_store_files.segments import Segment
-
-Progress = Callable[[int, int], None]
-PROGRESS_RECORDS: Final = 10_000
-_DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +248,7 @@ class RepairPlanner:
         if self._records % PROGRESS_RECORDS == 0:
             start = self._read_from
             self._progress(physical - start, self._facts.files_end - start)
-        record = record_facts(view, position, size, _DELAY_LEVELS_MS)
+        record = facts_of(view, position, size)
         if record.is_queued and physical >= self._deleted.get(record.topic, -1):
             queue = (record.topic, record.queue_id)
             self._units[queue] = self._units.get(queue, 0) + 1

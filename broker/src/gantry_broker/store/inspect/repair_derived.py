@@ -13,14 +13,12 @@ from typing import Final, final
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.index_reader import IndexReader
-from gantry_broker.store.inspect.log_reader import LogReader
-from gantry_broker.store.record_dispatch import is_plausible_unit, record_facts
+from gantry_broker.store.inspect.log_reader import LogReader, facts_of
+from gantry_broker.store.record_dispatch import is_plausible_unit
 from gantry_broker.store.recovery import StartPlan
-from gantry_broker.store.settings import StoreSettings
 from gantry_store_files.queue_units import QueueReader, is_filler, queue_places
 from gantry_store_files.segments import index_names, segment_at, segments_of, usual_size
 
-_DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
 BLOCK_BYTES: Final = 20
 """Ends are looked at, neighbours are not."""
 
@@ -86,7 +84,7 @@ class DerivedPlanner:
             if found is None:
                 continue  # its file has vanished a moment ago
             name = (queue.place.topic, queue.place.queue_id, offset)
-            facts = partial(record_facts, found.data, 0, found.check.size, _DELAY_LEVELS_MS)
+            facts = partial(facts_of, found.data, 0, found.check.size)
             if not is_plausible_unit(unit, name, segment.end_offset, found.check, facts):
                 return False
         return True

@@ -19,6 +19,7 @@ from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.inspect.log_reader import LogReader, StopReason
 from gantry_broker.store.loss import AcceptedLoss, LostRange, describe_missing
 from gantry_broker.store.recovery import StartPlan
+from gantry_broker.store.replay import SET_ASIDE
 from gantry_store_files.queue_units import NO_UNIT, QueueReader, queue_places
 from gantry_store_files.segments import index_names, usual_size
 
@@ -146,7 +147,7 @@ def _summarize(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, buffers_
         index=[_index(disk, f"{root}/index/{name}") for name in index_names(disk, f"{root}/index")],
         tables=config_tables(disk, root),
         buffers=buffer_directory(disk, facts, buffers_path),
-        set_aside=[name for name in disk.list(f"{root}/set-aside") if not name.endswith(".json")],
+        set_aside=[name for name in disk.list(f"{root}/{SET_ASIDE}") if not name.endswith(".json")],
         space=disk.space(root),
     )
     if facts.identity is not None:

@@ -14,7 +14,6 @@ Bad bytes are either **rot**, damage to what was on the disk, or a **torn tail**
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -24,24 +23,19 @@ from gantry_broker.store.inspect.damage import DamageJudge, check_file_heads
 from gantry_broker.store.inspect.facts import StoreFacts, plan_of, read_facts
 from gantry_broker.store.inspect.findings import Findings
 from gantry_broker.store.inspect.index_check import IndexCheck
-from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason
+from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason, facts_of
 from gantry_broker.store.inspect.queue_check import Ground, QueueCheck
 from gantry_broker.store.inspect.small_checks import check_files, check_missing, check_small, queue_file_finding
 from gantry_broker.store.key_hash import key_hash
-from gantry_broker.store.record_dispatch import RecordFacts, record_facts
+from gantry_broker.store.record_dispatch import RecordFacts
+from gantry_broker.store.record_taker import Progress
 from gantry_broker.store.recovery import StartPlan
-from gantry_broker.store.settings import StoreSettings
 from gantry_store_files.queue_units import BLOCK_BYTES_MAX, QueueReader, queue_places
 from gantry_store_files.segments import segment_faults, usual_size
-
-Progress = Callable[[int, int], None]
-"""(bytes done, bytes to do)"""
 
 PROGRESS_BYTES: Final = 16 << 20
 QUEUE_MEMORY_BYTES: Final = 64 << 20
 """What all blocks of queue units may take together."""
-
-_DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +178,7 @@ class Verifier:
         if physical - self._told >= PROGRESS_BYTES:
             self._told = physical
             self._progress(physical - self._start, self._end - self._start)
-        record = record_facts(view, position, size, _DELAY_LEVELS_MS)
+        record = facts_of(view, position, size)
         self._judge.note_time(physical, record.store_timestamp_ms)
         if physical < self._deleted.get(record.topic, -1):
             self._records_older += 1
@@ -250,5 +244,5 @@ class Verifier:
         found = self._reader.record_at(physical)
         if found is None or not found.check.is_good:
             return False
-        record = record_facts(found.data, 0, found.check.size, _DELAY_LEVELS_MS)
+        record = facts_of(found.data, 0, found.check.size)
         return (record.topic, record.queue_id, record.queue_offset) == (topic, queue_id, queue_offset)
