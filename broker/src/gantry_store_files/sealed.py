@@ -30,6 +30,15 @@ def decode_sealed(data: bytes, kind: type[DocumentT]) -> DocumentT:
         raise ValueError(str(exc)) from exc
 
 
+def sealed_or_fault(disk: StoreDisk, path: str, kind: type[DocumentT]) -> tuple[DocumentT | None, str]:
+    """The document in a file, or why it cannot be read; neither if there is no file."""
+    data = read_small(disk, path)
+    try:
+        return None if data is None else decode_sealed(data, kind), ""
+    except ValueError as exc:
+        return None, str(exc)
+
+
 def encode_sealed(document: object) -> bytes:
     """The bytes of a document."""
     body = msgspec.json.encode(document)

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gantry_store_files.disk import StoreDisk
-from gantry_store_files.sealed import decode_sealed, read_small
+from gantry_store_files.sealed import sealed_or_fault
 
 FORMAT: Final = 1
 IDENTITY_FILE: Final = "store.json"
@@ -149,20 +149,51 @@ def new_identity(end: int, former: str = "") -> StoreIdentity:
     return StoreIdentity(uuid=token_hex(16), generation=0, epochs=epochs, former=former)
 
 
-def newer_identity(own: StoreIdentity, twin: StoreIdentity) -> StoreIdentity:
-    """Which of two whole copies counts: ``store.json``, unless its twin has seen more starts of the same store."""
-    return twin if twin.uuid == own.uuid and twin.generation > own.generation else own
+class IdentityCopies(NamedTuple):
+    """``store.json`` and its twin as they were read, and why one of them cannot be used."""
+
+    own: StoreIdentity | None
+    twin: StoreIdentity | None
+    own_fault: str = ""
+    twin_fault: str = ""
+
+    @property
+    def chosen(self) -> StoreIdentity | None:
+        """The copy that counts: ``store.json``, unless its twin has seen more starts of the same store."""
+        own, twin = self.own, self.twin
+        if own is None or twin is None:
+            return own or twin
+        return twin if twin.uuid == own.uuid and twin.generation > own.generation else own
+
+    @property
+    def fault(self) -> str:
+        """Why it is not ``store.json``, or why it is neither; empty if all is well, or there has never been one."""
+        own, chosen = self.own, self.chosen
+        if own is not None:
+            if chosen is None or chosen is own:
+                return ""
+            return f"{IDENTITY_FILE} is of start {own.generation}, and its twin of start {chosen.generation}"
+        if chosen is None and not self.own_fault and not self.twin_fault:
+            return ""
+        own_fault = self.own_fault or "it is missing"
+        twin_fault = "" if chosen is not None else f"; {IDENTITY_TWIN}: {self.twin_fault or 'it is missing'}"
+        return f"{IDENTITY_FILE}: {own_fault}{twin_fault}"
+
+
+def read_copies(disk: StoreDisk, root: str) -> IdentityCopies:
+    """Both copies of the identity of the store in ``root``. Raises ``OSError`` where one cannot be read at all."""
+    own, own_fault = sealed_or_fault(disk, f"{root}/{IDENTITY_FILE}", StoreIdentity)
+    twin, twin_fault = sealed_or_fault(disk, f"{root}/{IDENTITY_TWIN}", StoreIdentity)
+    return IdentityCopies(own, twin, own_fault, twin_fault)
 
 
 def read_identity(disk: StoreDisk, root: str) -> StoreIdentity | None:
     """The identity of the store in ``root`` by the copy that counts; None where no whole copy can be read."""
-    found: list[StoreIdentity] = []
+    found: list[StoreIdentity | None] = []
     for name in (IDENTITY_FILE, IDENTITY_TWIN):
         try:
-            data = read_small(disk, f"{root}/{name}")
-            found += [] if data is None else [decode_sealed(data, StoreIdentity)]
-        except (OSError, ValueError):
-            continue
-    if not found:
-        return None
-    return newer_identity(found[0], found[-1])
+            found.append(sealed_or_fault(disk, f"{root}/{name}", StoreIdentity)[0])
+        except OSError:
+            found.append(None)
+    own, twin = found
+    return IdentityCopies(own, twin).chosen

@@ -13,7 +13,7 @@ from typing import Final, final
 
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports.disk import Disk
-from gantry_broker.store.sealed_file import read_sealed, write_sealed
+from gantry_broker.store.sealed_file import write_sealed
 from gantry_store_files.store_identity import (
     IDENTITY_FILE,
     IDENTITY_TWIN,
@@ -22,7 +22,7 @@ from gantry_store_files.store_identity import (
     StoreIdentity,
     Stretch,
     new_identity,
-    newer_identity,
+    read_copies,
 )
 
 __all__ = ["LOG_END_MAX", "Epoch", "IdentityFile", "StoreIdentity", "Stretch", "new_identity"]
@@ -36,6 +36,7 @@ class IdentityFile:
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk
+        self._root: Final = root
         self.path: Final = f"{root}/{IDENTITY_FILE}"
         self.twin_path: Final = f"{root}/{IDENTITY_TWIN}"
 
@@ -45,43 +46,25 @@ class IdentityFile:
         The twin is written last, so one that has seen more starts of the same store shows that the file was rolled
         back: what was written in them, in buffers and under newer epochs, would not be believed.
         """
-        reasons: list[str] = []
-        found: list[StoreIdentity] = []
-        for path in (self.path, self.twin_path):
-            try:
-                identity = read_sealed(self._disk, path, StoreIdentity)
-            except ValueError as exc:
-                reasons.append(f"{path}: {exc}")
-                continue
-            if identity is None:
-                reasons.append(f"{path} is missing")
-            else:
-                found.append(identity)
-        if len(found) == 2:
-            own, twin = found
-            if newer_identity(own, twin) is twin:
-                reason = f"{self.path} is of start {own.generation}, and its twin of start {twin.generation}"
-                log.warning("the store's identity was rolled back, its twin is used", extra={"reason": reason})
-                return twin
-            return own
-        if found:
-            if not reasons[0].startswith(self.twin_path):
-                log.warning("the store's identity is not usable, its twin is used", extra={"reason": reasons[0]})
-            return found[0]
-        if not self._disk.exists(self.path) and not self._disk.exists(self.twin_path):
+        copies = read_copies(self._disk, self._root)
+        identity = copies.chosen
+        if identity is not None:
+            if copies.own is None:
+                log.warning("the store's identity is not usable, its twin is used", extra={"reason": copies.fault})
+            elif copies.fault:
+                log.warning("the store's identity was rolled back, its twin is used", extra={"reason": copies.fault})
+            return identity
+        if not copies.fault:
             return None
         raise ConfigCorrupt(
-            f"{'; '.join(reasons)}. Put back {self.path} from a backup; or, in a group, move the store away and start "
+            f"{copies.fault}. Put back {self.path} from a backup; or, in a group, move the store away and start "
             f"empty: the broker copies everything from its master. Without either remove {self.path} and remove "
             f"{self.twin_path}: then no record that is in the log needs a seal, and the store has another name"
         )
 
     def read_twin(self) -> StoreIdentity | None:
         """What the copy says; None if there is none to believe."""
-        try:
-            return read_sealed(self._disk, self.twin_path, StoreIdentity)
-        except ValueError:
-            return None
+        return read_copies(self._disk, self._root).twin
 
     def write(self, identity: StoreIdentity) -> None:
         """Replace both, durably. At any moment one of them is whole."""

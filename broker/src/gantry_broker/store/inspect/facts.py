@@ -23,9 +23,9 @@ from gantry_broker.store.opening import seals_of, written_by_others_from
 from gantry_broker.store.ownership import Stranger, find_stranger
 from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, is_point_proved, plan_start
 from gantry_broker.store.recovery_point import RecoveryPoint
-from gantry_store_files.sealed import DocumentT, decode_sealed, read_small
+from gantry_store_files.sealed import read_small, sealed_or_fault
 from gantry_store_files.segments import Segment, SegmentFault, segment_faults, segments_of, usual_size
-from gantry_store_files.store_identity import IDENTITY_FILE, IDENTITY_TWIN, StoreIdentity, newer_identity
+from gantry_store_files.store_identity import StoreIdentity, read_copies
 from gantry_wire.message import RecordCheck
 
 
@@ -101,22 +101,23 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
     """The facts of the store in ``root``. Raises ``OSError`` where a file cannot be read at all."""
     holder = disk.lock_holder(f"{root}/lock")
     is_clean = disk.facts(f"{root}/abort") is None
-    identity, twin, identity_fault = _read_identity(disk, root)
-    point, point_fault = _read_sealed(disk, f"{root}/recovery-point.json", RecoveryPoint)
+    copies = read_copies(disk, root)
+    identity, identity_fault = copies.chosen, copies.fault
+    point, point_fault = sealed_or_fault(disk, f"{root}/recovery-point.json", RecoveryPoint)
     data = read_small(disk, f"{root}/checkpoint")
     checkpoint = decode_checkpoint(data[:CHECKPOINT_BYTES]) if data is not None else None
-    loss, _ = _read_sealed(disk, f"{root}/loss.json", LossRecord)
+    loss, _ = sealed_or_fault(disk, f"{root}/loss.json", LossRecord)
     log = segments_of(disk, f"{root}/commitlog")
-    heads, _ = _read_sealed(disk, f"{root}/{HEADS_FILE}", LogHeads)
+    heads, _ = sealed_or_fault(disk, f"{root}/{HEADS_FILE}", LogHeads)
     compared = compare_heads(
         disk.open, f"{root}/commitlog", disk.list(f"{root}/commitlog"),
         heads if checkpoint is None or checkpoint.is_ours else None, usual_size(log),
     )  # fmt: skip
     foreign: tuple[Segment, ...] = ()
     if identity is not None:
-        match find_stranger(identity, twin, point, heads, compared):
+        match find_stranger(identity, copies.twin, point, heads, compared):
             case Stranger.IDENTITY:
-                identity, identity_fault = twin, "store.json was written by another store"
+                identity, identity_fault = copies.twin, "store.json was written by another store"
             case Stranger.BOTH_COPIES | Stranger.ONE_COPY as stranger:
                 identity, identity_fault = None, f"another store wrote {stranger.value}"
             case None:
@@ -202,33 +203,6 @@ def plan_of(facts: StoreFacts, reader: LogReader, *, written: int = 0) -> StartP
         written=written,
     )
     return plan_start(start)
-
-
-def _read_identity(disk: ReadingDisk, root: str) -> tuple[StoreIdentity | None, StoreIdentity | None, str]:
-    """The identity by the copy that a start would use, the copy ``store.json.bak``, and why one cannot be used."""
-    own, own_fault = _read_copy(disk, root, IDENTITY_FILE)
-    twin, twin_fault = _read_copy(disk, root, IDENTITY_TWIN)
-    if own is None:
-        is_absent = own_fault.endswith("is missing") and twin_fault.endswith("is missing")
-        faults = [own_fault] if twin is not None else [own_fault, twin_fault]
-        return twin, twin, "" if is_absent else "; ".join(faults)
-    if twin is None or newer_identity(own, twin) is own:
-        return own, twin, ""
-    return twin, twin, f"{IDENTITY_FILE} is of start {own.generation}, and its twin of start {twin.generation}"
-
-
-def _read_copy(disk: ReadingDisk, root: str, name: str) -> tuple[StoreIdentity | None, str]:
-    found, fault = _read_sealed(disk, f"{root}/{name}", StoreIdentity)
-    return found, "" if found is not None else f"{name}: {fault}" if fault else f"{name} is missing"
-
-
-def _read_sealed(disk: ReadingDisk, path: str, kind: type[DocumentT]) -> tuple[DocumentT | None, str]:
-    """The document, or why it cannot be read; neither if there is none."""
-    data = read_small(disk, path)
-    try:
-        return None if data is None else decode_sealed(data, kind), ""
-    except ValueError as exc:
-        return None, str(exc)
 
 
 def _read_log_end(disk: ReadingDisk, root: str) -> LogEnd | None:
