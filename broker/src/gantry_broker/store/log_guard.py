@@ -25,7 +25,6 @@ from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.damage import DamageTable
 from gantry_broker.store.fillers import FILLER_HEAD_BYTES
-from gantry_broker.store.mapped_file import Extent
 from gantry_broker.store.recovery import MAGIC_END, Seals, record_starts, record_starts_backward
 from gantry_wire.checksum import crc32
 from gantry_wire.message import (
@@ -124,33 +123,30 @@ class LogGuard:
 
         Empty where the log ends, and where the record at ``offset`` is damaged, which is reported.
         """
-        commit_log = self._log
-        extent = commit_log.at(offset)
-        if extent is None or not commit_log.min_physical <= offset < commit_log.wrote:
+        written = self._log.view(offset)
+        if not written:
             return b""
         if self.is_verifying and offset in self.damage and not self._is_record(offset):
             self.damage.report(offset)
             return b""
-        part = self._blank_part(extent, offset, bytes_max)
+        part = self._blank_part(written, offset, bytes_max)
         if part:
             return part
-        position = offset - extent.base_offset
-        limit = min(extent.end_offset, commit_log.wrote) - extent.base_offset
-        first_bytes = INT.unpack_from(extent.view, position)[0] if limit - position >= INT.size else 0
+        first_bytes = INT.unpack_from(written)[0] if len(written) >= INT.size else 0
         # A copy: what is verified must be what is given away.
-        data = bytes(extent.view[position : min(limit, position + max(bytes_max, first_bytes))])
+        data = bytes(written[: max(bytes_max, first_bytes)])
         view, end = memoryview(data), 0
         for end in self._good_ends(view, offset):
             if end >= bytes_max:
                 break
-        rest = limit - position - end
+        rest = len(written) - end
         if rest >= BLANK_BYTES and end + rest <= max(bytes_max, BLANK_BYTES) and self._is_blank(offset + end, rest):
             end += rest  # to the end of the file
         elif not end and rest >= BLANK_BYTES and self._is_blank(offset, rest):
-            return bytes(extent.view[position:limit])
+            return bytes(written)
         if not end and rest:
             if not self.is_verifying:
-                return bytes(extent.view[position : position + max(first_bytes, 1)])
+                return bytes(written[: max(first_bytes, 1)])
             self.damage.report(offset)
         return data[:end]
 
@@ -183,60 +179,52 @@ class LogGuard:
 
         Fewer where one is damaged, which is reported, and where the log ends.
         """
-        extent = self._log.at(start)
-        if extent is None or not self._log.min_physical <= start < self._log.wrote:
-            return b""
-        base, limit = extent.base_offset, min(extent.end_offset, self._log.wrote)
-        data = bytes(extent.view[start - base : min(limit, start + ANSWER_BYTES_MAX) - base])
-        whole = 0
+        written = self._log.view(start)
+        data, whole = bytes(written[:ANSWER_BYTES_MAX]), 0
         for whole in self._good_ends(memoryview(data), start):
             if start + whole >= end:
                 return data[:whole]
-        if self.is_blank(start + whole):
+        if written and self.is_blank(start + whole):
             # What lies behind the head of a blank record is nobody's, and no sign of another history.
             head = data[: whole + FILLER_HEAD_BYTES]
             return head + bytes(len(data) - len(head))
-        if start + whole < limit and len(data) < ANSWER_BYTES_MAX:
+        if whole < len(written) and len(data) < ANSWER_BYTES_MAX:
             self.damage.report(start + whole)
         return data[:whole]
 
-    def _blank_part(self, extent: Extent, offset: int, bytes_max: int) -> bytes:
-        """A part of a large blank record, which stands for lost log data; empty where there is none.
+    def _blank_part(self, written: memoryview, offset: int, bytes_max: int) -> bytes:
+        """A part of the large blank record, for lost log data, that ``written`` begins with; empty if there is none.
 
         It may be as large as a file, so it does not go at once. A slave takes zeros only behind the head of such a one.
         """
         commit_log = self._log
         base = offset - offset % commit_log.file_size
-        end, position = base + commit_log.file_size, offset - extent.base_offset
-        if end > commit_log.wrote or extent.end_offset != end:
+        end = base + commit_log.file_size
+        if offset + len(written) != end:
             return b""
         begin = commit_log.blanks.get(base)
         if begin is None or begin > offset:
             is_begin = end - offset > max(bytes_max, BLANK_BYTES) and self._is_blank(offset, end - offset)
-            if not is_begin and (any(extent.view[position : position + BLANK_BYTES]) or any(extent.view[position:])):
+            if not is_begin and (any(written[:BLANK_BYTES]) or any(written)):
                 return b""
             commit_log.blanks[base] = offset
-        return bytes(extent.view[position : min(position + max(bytes_max, BLANK_PART_BYTES_MIN), len(extent.view))])
+        return bytes(written[: max(bytes_max, BLANK_PART_BYTES_MIN)])
 
     def healthy_records(self, start: int, end: int) -> bytes:
         """Whole, verified records of ``[start, end)`` from ``start`` on, as many as one answer to a replica holds.
 
         Empty where there are none. Nothing is reported: only the one that asks knows whether a record begins there.
         """
-        commit_log = self._log
-        extent = commit_log.at(start)
-        if extent is None or not commit_log.min_physical <= start < end <= commit_log.wrote:
+        if not start < end <= self._log.wrote:
             return b""
-        position, stop = start - extent.base_offset, min(end, extent.end_offset) - extent.base_offset
-        data = bytes(extent.view[position : min(stop, position + ANSWER_BYTES_MAX)])
-        whole = max(self._good_ends(memoryview(data), start), default=0)
-        if start + whole < end == extent.end_offset and self._is_blank(start + whole, end - start - whole):
-            return data if len(data) == end - start else data[:whole]
-        return data[:whole]
+        data = bytes(self._log.view(start)[: min(end - start, ANSWER_BYTES_MAX)])
+        whole = self.good_bytes(memoryview(data), start)
+        is_to_the_end = whole < len(data) == end - start and self._is_blank(start + whole, len(data) - whole)
+        return data if is_to_the_end else data[:whole]
 
     def is_whole(self, data: bytes, start: int) -> bool:
         """Whether ``data`` is nothing but good records, or the blank that ends a file, of the log at ``start``."""
-        whole = max(self._good_ends(memoryview(data), start), default=0)
+        whole = self.good_bytes(memoryview(data), start)
         if whole == len(data):
             return True
         check = check_record(data, whole)
@@ -245,10 +233,8 @@ class LogGuard:
 
     def is_good_now(self, start: int, end: int) -> bool:
         """Whether ``[start, end)`` of the log, as it is read now, is nothing but good records."""
-        extent = self._log.at(start)
-        if extent is None or end > extent.end_offset:
-            return False
-        return self.is_whole(bytes(extent.view[start - extent.base_offset : end - extent.base_offset]), start)
+        data = self._log.slice(start, end - start)
+        return data is not None and self.is_whole(bytes(data), start)
 
     def good_bytes(self, view: memoryview, start: int) -> int:
         """With how many bytes of good records ``view`` begins, which was read from the log at ``start``."""
@@ -265,11 +251,9 @@ class LogGuard:
 
     def size_at(self, offset: int) -> int:
         """How long the record at ``offset`` says that it is, if that is possible at all; else 0."""
-        extent = self._log.at(offset)
-        if extent is None or extent.end_offset - offset < RECORD_BYTES_MIN:
-            return 0
-        size: int = INT.unpack_from(extent.view, offset - extent.base_offset)[0]
-        return size if RECORD_BYTES_MIN <= size <= min(extent.end_offset, self._log.wrote) - offset else 0
+        written = self._log.view(offset)
+        size: int = INT.unpack_from(written)[0] if len(written) >= RECORD_BYTES_MIN else 0
+        return size if RECORD_BYTES_MIN <= size <= len(written) else 0
 
     def _is_blank(self, offset: int, size: int) -> bool:
         """Whether the rest of a file is blank from ``offset`` on."""
@@ -290,16 +274,11 @@ class LogGuard:
         if self._is_record(offset):
             return b""
         begin, end = self._record_before(offset)
-        extent = commit_log.at(begin)
-        if extent is None:
-            return b""
-        view, base = extent.view, extent.base_offset
         if end > offset:
-            whole = bytes(view[begin - base : end - base])
+            whole = bytes(commit_log.view(begin)[: end - begin])
             return whole[offset - begin :] if self.good_bytes(memoryview(whole), begin) else b""
-        if end < offset and self._is_blank(end, extent.end_offset - end):
-            return bytes(view[offset - base :])
-        return b""  # where a damaged record begins, or none was found
+        # Else it is where a damaged record begins, or none was found.
+        return bytes(commit_log.view(offset)) if end < offset and self.is_blank(end) else b""
 
     def _is_record(self, offset: int) -> bool:
         extent = self._log.at(offset)
@@ -313,13 +292,12 @@ class LogGuard:
         A damaged one is reported, and so fetched from a replica. ``is_known`` says that a record begins there; without
         it the place may be a client's word, and must look like the begin of a record that lies in no other one.
         """
-        extent = self._log.at(physical_offset)
-        if extent is None or not self._log.min_physical <= physical_offset < self._log.wrote:
+        written = self._log.view(physical_offset)
+        if not written:
             return None
         self._log.demand_own(physical_offset)
-        position, size = physical_offset - extent.base_offset, self.size_at(physical_offset)
         # A copy: what is verified must be what is given away.
-        data = bytes(extent.view[position : position + max(size, RECORD_BYTES_MIN)])
+        data = bytes(written[: max(self.size_at(physical_offset), RECORD_BYTES_MIN)])
         is_sealed = self._seals(physical_offset).is_ours
         check = check_record(data, 0, physical_offset=physical_offset, is_sealed=is_sealed)
         if check.is_good:
@@ -366,22 +344,16 @@ class LogGuard:
 
     def _damage_end(self, offset: int) -> int:
         """Where the first good record behind a damaged one begins; the file's end if there is none near."""
-        extent = self._log.at(offset)
-        if extent is None:
+        written = self._log.view(offset)
+        if not written:
             return offset + RECORD_BYTES_MIN
-        limit = min(extent.end_offset, self._log.wrote)
-        stop = min(limit, offset + SEARCH_BYTES)
-        position = offset - extent.base_offset
-        size = INT.unpack_from(extent.view, position)[0] if limit - offset >= INT.size else 0
-        if RECORD_BYTES_MIN <= size <= limit - offset and self._begins(offset + size, limit):
+        size = self.size_at(offset)
+        if size and self._begins(offset + size, offset + len(written)):
             return offset + size
-        data = bytes(extent.view[position : stop - extent.base_offset])
+        data = bytes(written[:SEARCH_BYTES])
         starts = record_starts(data, offset, len(data))
-        return next((begin for begin in starts if begin > offset and self._is_record(begin)), stop)
+        return next((begin for begin in starts if begin > offset and self._is_record(begin)), offset + len(data))
 
     def _begins(self, offset: int, limit: int) -> bool:
         """Whether a record, a blank or the end of what is written lies at ``offset``."""
-        if offset == limit or self._is_record(offset):
-            return True
-        extent = self._log.at(offset)
-        return extent is not None and self._is_blank(offset, extent.end_offset - offset)
+        return offset == limit or self._is_record(offset) or self.is_blank(offset)
