@@ -59,15 +59,14 @@ class KeySearch:
 
     def _is_indexed_right(self, physical: int, value: int) -> bool:
         """Whether the record at ``physical`` has a key with this hash, or is rotten: that is not the index's fault."""
-        extent = self._log.at(physical)
-        if physical < self._log.min_physical or physical >= self._log.wrote or extent is None:
+        written = self._log.view(physical)
+        if not written:
             return physical < self._log.min_physical
         self._log.demand_own(physical)
-        position, is_sealed = physical - extent.base_offset, self._seals(physical).is_ours
-        check = check_record(extent.view, position, physical_offset=physical, is_sealed=is_sealed)
+        check = check_record(written, 0, physical_offset=physical, is_sealed=self._seals(physical).is_ours)
         if not check.is_good:
             return check.fault in (RecordFault.CRC, RecordFault.SEAL)
-        facts = record_facts(extent.view, position, check.size, self._delay_levels_ms)
+        facts = record_facts(written, 0, check.size, self._delay_levels_ms)
         return any(key_hash(facts.topic, key) == value for key in facts.keys)
 
     def records(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[bytes], int, int]:

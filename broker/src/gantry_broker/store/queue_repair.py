@@ -309,18 +309,14 @@ class QueueRepair:
     def _proved_end(self, queue: ConsumeQueue, number: int) -> int | None:
         """Where the record of a unit ends, if the unit leads to a whole record of its message."""
         unit = queue.unit(number)
-        if unit is None or unit[1] == FILLER_SIZE or not self._log.min_physical <= unit[0] < self._log.wrote:
+        if unit is None or unit[1] == FILLER_SIZE or self._queues.is_deleted(queue.topic, unit[0]):
             return None
         physical, size, tags_code = unit
-        extent = self._log.at(physical)
-        if extent is None or self._queues.is_deleted(queue.topic, physical):
-            return None
-        position = physical - extent.base_offset
-        is_sealed = self._seals(physical).is_ours
-        check = check_record(extent.view, position, physical_offset=physical, is_sealed=is_sealed)
+        written = self._log.view(physical)
+        check = check_record(written, 0, physical_offset=physical, is_sealed=self._seals(physical).is_ours)
         if not check.is_good or check.size != size:
             return None
-        facts = record_facts(extent.view, position, size, self._delay_levels_ms)
+        facts = record_facts(written, 0, size, self._delay_levels_ms)
         is_ours = (facts.topic, facts.queue_id, facts.queue_offset) == (queue.topic, queue.queue_id, number)
         return physical + size if is_ours and self._is_code(queue, facts, tags_code) else None
 

@@ -50,7 +50,7 @@ class RecordTaker:
         self._touched: set[ConsumeQueue] | None = set() if is_noting_touched else None
         self.records = 0
         self.tail = -1
-        """Where the last record begins."""
+        """Where the last record begins that was taken."""
 
         self.damaged: Final[list[tuple[int, int]]] = []
         self.unknown_topics = 0
@@ -74,10 +74,6 @@ class RecordTaker:
         """From now on only these queues get units, and the log's end is not looked for; all of them if None."""
         self._only = only
         self._plain.clear()
-
-    def start_after(self, tail: int) -> None:
-        """The record that ends where reading starts begins at ``tail``; -1 if there is none, or it is not known."""
-        self.tail = tail
 
     def skip_indexed(self, end: int) -> None:
         """Messages at or before the physical offset ``end`` are indexed already."""

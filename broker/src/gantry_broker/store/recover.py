@@ -101,7 +101,7 @@ class Recovery:
     @property
     def tail(self) -> int:
         """Where the last record begins; -1 in an empty log."""
-        return self._taker.tail
+        return self._taker.tail if self._taker.tail >= 0 else self.start_tail
 
     def run(self, found: FoundStore) -> RecoveryReport:
         """Recover, and say what happened."""
@@ -129,7 +129,6 @@ class Recovery:
         if trusted is not None:
             commit_log.note_store_time(trusted.timestamp_ms)
         self.start_tail = trusted.tail if trusted is not None else -1
-        taker.start_after(self.start_tail)
 
         derived = self._derived
         derived.load(plan.start, trusted, is_clean=is_clean, written=found.written)

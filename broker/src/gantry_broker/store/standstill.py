@@ -186,9 +186,7 @@ def last_record(log: CommitLog, queues: QueueTable, end: int) -> int:
         unit = queue.unit(queue.readable_end - 1) if queue.readable_end > queue.min_offset else None
         if unit is None or unit[0] + unit[1] != end:
             continue
-        extent = log.at(unit[0])
-        if extent is not None:
-            check = check_record(extent.view, unit[0] - extent.base_offset, physical_offset=unit[0])
-            if check.is_good and check.size == unit[1]:
-                return unit[0]
+        check = check_record(log.view(unit[0]), 0, physical_offset=unit[0])
+        if check.is_good and check.size == unit[1]:
+            return unit[0]
     return -1
