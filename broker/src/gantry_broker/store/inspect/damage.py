@@ -17,9 +17,9 @@ from typing import Final, final
 
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.findings import Finding, Harm, Kind, Message
-from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason, facts_of
+from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason
 from gantry_broker.store.inspect.queue_check import Ground
-from gantry_wire.message import RECORD_BYTES_MIN, check_record, record_store_timestamp
+from gantry_wire.message import record_store_timestamp
 
 _WITH_HEAD: Final = (StopReason.CRC, StopReason.SEAL)
 COPY_REMEDY: Final = "copy the store before anything else; a replica may still have the messages"
@@ -128,21 +128,11 @@ class DamageJudge:
             )
         )
         self._ground.rotten.append((offset, after, finding))
-        head = self._head_at(offset) if stop.reason in _WITH_HEAD else None
-        if head is not None:
+        name = self._reader.name_at(offset) if stop.reason in _WITH_HEAD else None
+        if name is not None:
+            head = Message(*name)
             self._ground.heads.add(head)
             self._heads.append((finding, head))
-
-    def _head_at(self, offset: int) -> Message | None:
-        """What a record whose checksum is wrong still says that it is."""
-        size = int.from_bytes(self._reader.bytes_at(offset, 4), "big", signed=True)
-        if size < RECORD_BYTES_MIN:
-            return None
-        data = memoryview(self._reader.bytes_at(offset, size))
-        if not check_record(data, 0, physical_offset=offset, verify_crc=False).is_good:
-            return None
-        record = facts_of(data, 0, size)
-        return Message(record.topic, record.queue_id, record.queue_offset)
 
     def _add_torn(self, offset: int, after: int) -> None:
         """Whole records behind a bad one, in what was never known to be flushed."""

@@ -16,10 +16,8 @@ from gantry_broker.store.inspect.log_reader import FoundRecord, LogReader
 from gantry_store_files.queue_units import NO_UNIT, QueuePlace, QueueReader, Unit, is_filler
 from gantry_wire.message import (
     BLANK_BYTES,
-    RECORD_BYTES_MIN,
     RecordFault,
     StoredMessage,
-    check_record,
     decode_record,
 )
 
@@ -137,7 +135,7 @@ def _hole(
 ) -> Hole:
     before = min((offset - one.base_offset for one in reader.segments if one.base_offset <= offset), default=0)
     start = offset - min(AROUND_BYTES, before)
-    named = named or _named_by_head(reader, offset)
+    named = named or reader.name_at(offset)
     is_unread = any(begin <= offset < end for begin, end in reader.unreadable)
     fault = found.check.fault.value if found is not None and found.check.fault is not None else _NO_FILE
     return Hole(
@@ -150,13 +148,3 @@ def _hole(
         queue_id=named[1] if named is not None else None,
         queue_offset=named[2] if named is not None else None,
     )
-
-
-def _named_by_head(reader: LogReader, offset: int) -> tuple[str, int, int] | None:
-    """What a record says that it is although its checksum is wrong."""
-    size = int.from_bytes(reader.bytes_at(offset, 4), "big", signed=True)
-    data = memoryview(reader.bytes_at(offset, size)) if RECORD_BYTES_MIN <= size <= 1 << 24 else memoryview(b"")
-    if len(data) != size or not check_record(data, 0, physical_offset=offset, verify_crc=False).is_good:
-        return None
-    message = decode_record(data, 0, verify_crc=False)
-    return message.topic, message.queue_id, message.queue_offset

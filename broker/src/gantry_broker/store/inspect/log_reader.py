@@ -175,6 +175,11 @@ class LogReader:
         check = _judge(memoryview(data), 0, offset, is_ours=is_ours, verify_crc=verify_crc)
         return FoundRecord(check, memoryview(data)[: check.size] if check.is_good else memoryview(data))
 
+    def name_at(self, offset: int) -> tuple[str, int, int] | None:
+        """Topic, queue id and queue offset that the record at ``offset`` names, even if its checksum is wrong."""
+        found = self.record_at(offset, verify_crc=False)
+        return None if found is None or not found.check.is_good else facts_of(found.data, 0, found.check.size)[:3]
+
     def bytes_at(self, offset: int, length: int) -> bytes:
         """Raw bytes of one file, fewer at its end; empty where there is no file."""
         segment = segment_at(self.segments, offset) if offset >= 0 else None
