@@ -294,11 +294,15 @@ class StoreLife:
         self.dispatcher.hold()
         if shown >= self.dispatcher.dispatched:
             return
-        for queue in self.queues:
-            queue.rewind(queue.end_before(shown))
-        if self.index is not None:
-            self.index.cut(shown)
+        self.cut_derived(shown)
         self.dispatcher.start_at(shown, tail, self.log.last_timestamp_ms)
+
+    def cut_derived(self, end: int) -> None:
+        """Let queues and index forget messages that begin at ``end`` or later."""
+        for queue in self.queues:
+            queue.rewind(queue.end_before(end))
+        if self.index is not None:
+            self.index.cut(end)
 
     def _run(self, recovery: Recovery, found: FoundStore) -> RecoveryReport:
         """Recover. A sync that fails now is a failed flush: the next start must rewrite what it was to bring there."""

@@ -154,10 +154,7 @@ def _forget_derived(life: StoreLife, end: int) -> None:
     life.points.forget()
     # What was not shown yet is in no queue, and is put there by whoever goes on with this log.
     shown = min(life.dispatcher.dispatched, end)
-    for queue in life.queues:
-        queue.rewind(queue.end_before(shown))
-    if life.index is not None:
-        life.index.cut(shown)
+    life.cut_derived(shown)
     _move_to(life, end, shown, last_record(life.log, life.queues, shown))
 
 
