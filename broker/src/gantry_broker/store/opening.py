@@ -224,10 +224,7 @@ def describe_buffer(buffer: WriteBuffer) -> FoundBuffer:
     """A live buffer in the words of the plan."""
     facts = buffer.facts
     assert facts is not None, "a live buffer has a whole header"
-    return FoundBuffer(
-        buffer.piece.name, facts.store, facts.generation, facts.epoch, facts.base_offset, facts.start, facts.file_size,
-        buffer.view,
-    )  # fmt: skip
+    return FoundBuffer.of(buffer.piece.name, facts, buffer.view)
 
 
 @final

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import msgspec
 
@@ -27,6 +27,7 @@ from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.identity import LOG_END_MAX
+from gantry_broker.store.write_buffer import BufferFacts
 from gantry_wire.message import RecordFault, check_record
 
 CHUNK_BYTES: Final = 1 << 20
@@ -49,6 +50,11 @@ class FoundBuffer(NamedTuple):
     file_size: int
     view: memoryview
     """Position 0 is ``base_offset``."""
+
+    @classmethod
+    def of(cls, name: str, facts: BufferFacts, data: memoryview) -> Self:
+        """The buffer whose header says ``facts``; ``data`` is what it holds of its file."""
+        return cls(name, *facts[:-1], data)
 
     @property
     def end_offset(self) -> int:

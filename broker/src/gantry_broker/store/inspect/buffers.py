@@ -86,13 +86,7 @@ def found_buffers(disk: ReadingDisk, directory: BufferDirectory) -> list[FoundBu
         view = map_file(disk, f"{directory.path}/{seen.name}")
         facts = read_facts(view)
         if facts is not None:
-            end = facts.header_bytes + facts.file_size
-            found.append(
-                FoundBuffer(
-                    seen.name, facts.store, facts.generation, facts.epoch, facts.base_offset, facts.start,
-                    facts.file_size, view[facts.header_bytes : end],
-                )
-            )  # fmt: skip
+            found.append(FoundBuffer.of(seen.name, facts, view[facts.header_bytes :][: facts.file_size]))
     return found
 
 
@@ -133,8 +127,7 @@ def _look(disk: ReadingDisk, path: str, store: str) -> SeenBuffer:
     facts = read_facts(view) if state is BufferState.LIVE else None
     if facts is None:
         return SeenBuffer(name=name, bytes=len(view), state=state.name.lower())
-    data = view[facts.header_bytes : facts.header_bytes + facts.file_size]
-    buffer = FoundBuffer(name, *facts[:6], data)
+    buffer = FoundBuffer.of(name, facts, view[facts.header_bytes :][: facts.file_size])
     committed = min(max(read_committed(view), facts.start), buffer.end_offset)
     stop, records = whole_records(buffer, committed)
     if not records:
