@@ -241,11 +241,8 @@ class QueueRepair:
             return False  # The process ends: nothing may be rebuilt from another store's log.
         except Exception as exc:
             # A repair that fails must not end the broker. The recovery point lists the queue.
-            log.error(
-                "rebuilding a consume queue failed; the next start rebuilds it",
-                exc_info=exc,
-                extra={"topic": queue.topic, "queue_id": queue.queue_id},
-            )
+            facts = {"topic": queue.topic, "queue_id": queue.queue_id}
+            log.error("rebuilding a consume queue failed; the next start rebuilds it", exc_info=exc, extra=facts)
         self._running = None
         self._waiting.pop(queue, None)
         self._repaired({queue})
@@ -317,8 +314,8 @@ class QueueRepair:
         if not check.is_good or check.size != size:
             return None
         facts = record_facts(written, 0, size, self._delay_levels_ms)
-        is_ours = (facts.topic, facts.queue_id, facts.queue_offset) == (queue.topic, queue.queue_id, number)
-        return physical + size if is_ours and self._is_code(queue, facts, tags_code) else None
+        is_ours = facts[:3] == (queue.topic, queue.queue_id, number) and self._is_code(queue, facts, tags_code)
+        return physical + size if is_ours else None
 
     def _is_code(self, queue: ConsumeQueue, facts: RecordFacts, code: int) -> bool:
         """Whether ``code`` is right for a message. Due times are of the delays of the day it was stored."""
@@ -336,9 +333,13 @@ class QueueRepair:
             nonlocal rebuilt
             number = facts.queue_offset
             is_meant = facts.is_queued and facts.queue_id == queue_id and facts.topic == name
-            if is_meant and first <= number < end and physical >= deleted_before:
-                is_found[number - first] = 1
-                rebuilt += self._correct(queue, number, facts, physical, size)
+            if not is_meant or not first <= number < end or physical < deleted_before:
+                return
+            is_found[number - first] = 1
+            unit = queue.unit(number)
+            if unit is not None and (unit[:2] != (physical, size) or not self._is_code(queue, facts, unit[2])):
+                queue.replace_unit(number, UNIT.pack(physical, size, facts.tags_code))
+                rebuilt += 1
 
         def take_plain(records: Iterable[PlainRecord], run_end: int) -> int:
             for record in records:
@@ -357,14 +358,6 @@ class QueueRepair:
             if not self._is_current(queue):
                 break
         return _Found(first, is_found, scan.damaged, rebuilt)
-
-    def _correct(self, queue: ConsumeQueue, number: int, facts: RecordFacts, physical: int, size: int) -> int:
-        """Write the unit of a message, if it is another one; how many were written."""
-        unit = queue.unit(number)
-        if unit is None or (unit[:2] == (physical, size) and self._is_code(queue, facts, unit[2])):
-            return 0
-        queue.replace_unit(number, UNIT.pack(physical, size, facts.tags_code))
-        return 1
 
     def _unexplained(self, queue: ConsumeQueue, found: _Found) -> Generator[None, None, list[int]]:
         """Units without a record that ought to have one: those that are no filler, and have not expired."""
