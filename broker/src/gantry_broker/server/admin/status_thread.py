@@ -9,14 +9,13 @@ that can never work an error, since whoever set it should hear of it then.
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
-from gantry_broker.errors import BrokerError
+from gantry_broker.errors import BrokerError, is_disk_full
 from gantry_broker.logs import FactFormatter
 from gantry_status import Origin, PageTaken, Status
 
@@ -63,7 +62,7 @@ class PageThread:
         except PageTaken as error:
             raise PageUnusable(f"statusPagePath: {error}") from error
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_disk_full(error):
                 raise PageUnusable(f"statusPagePath: {self._path} cannot be made: {error.strerror}") from error
             self._failed(error)
         self._thread = threading.Thread(target=self._run, name="gantry-status", daemon=True)

@@ -13,14 +13,13 @@ connections are, too: no request reads or writes a store that is being changed. 
 """
 
 import asyncio
-import errno
 import logging
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
 import msgspec
 
-from gantry_broker.errors import BrokerError
+from gantry_broker.errors import BrokerError, is_disk_full
 from gantry_broker.ha.data_completeness import DataCompleteness
 from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
@@ -37,7 +36,6 @@ from gantry_status.orders import HaRole, HaStatus, OrderRefused
 
 log = logging.getLogger(__name__)
 
-DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 MOVED_S: Final = 2.0
 """By then an address that stands for the master leads to the new one, a node's tables included."""
 
@@ -179,7 +177,7 @@ class Roles:
         try:
             await self.become_master(epoch + 1, [])
         except OSError as error:
-            if error.errno not in DISK_FULL:
+            if not is_disk_full(error):
                 raise
             log.warning("the disk is too full for a new epoch", extra={"epoch": epoch, "reason": str(error)})
             await self.become_master(epoch, self.records.record.electable)
@@ -290,7 +288,7 @@ class Roles:
                 self.records.write(record)
             except OSError as error:
                 # Where nothing else changes and no slave could be elected, the record is not needed.
-                if is_new or electable or error.errno not in DISK_FULL:
+                if is_new or electable or not is_disk_full(error):
                     raise
                 log.warning("the disk is too full to write down the role", extra={"reason": str(error)})
             if store.dispatcher.dispatched < store.log.wrote:
