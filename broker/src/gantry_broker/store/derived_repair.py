@@ -137,19 +137,29 @@ class DerivedRepair:
 
     def __init__(
         self,
+        disk: Disk,
         commit_log: CommitLog,
         table: QueueTable,
+        index: KeyIndex | None,
+        dispatcher: Dispatcher,
         guard: LogGuard,
-        queues: QueueRepair,
-        index: IndexRepair | None,
         *,
+        seals: Seals,
         delay_levels_ms: tuple[int, ...],
+        monotonic_ms: Callable[[], int],
         repaired: QueuesListener,
+        request_point: Callable[[], None],
     ) -> None:
-        """``repaired`` is called with queues that can be read again."""
-        self.queues: Final = queues
-        self.index: Final = index
-        self.on_damage: Final = queues.on_damage
+        """``repaired`` is called with queues that can be read again, ``request_point`` when the point must change."""
+        self.queues: Final = QueueRepair(
+            commit_log, table, seals=seals, delay_levels_ms=delay_levels_ms, monotonic_ms=monotonic_ms,
+            repaired=repaired, request_point=request_point,
+        )  # fmt: skip
+        self.index: Final = None if index is None else IndexRepair(
+            disk, commit_log, table, index, dispatcher, seals=seals, delay_levels_ms=delay_levels_ms,
+            monotonic_ms=monotonic_ms, request_point=request_point,
+        )  # fmt: skip
+        self.on_damage: Final = self.queues.on_damage
         """Called when there is work for ``step`` and was none before."""
 
         self.on_healed_record: Final[list[Callable[[str, int], None]]] = []
@@ -200,33 +210,3 @@ class DerivedRepair:
             position = stop
         if touched:
             self._repaired(touched)
-
-
-def make_repair(
-    disk: Disk,
-    commit_log: CommitLog,
-    table: QueueTable,
-    index: KeyIndex | None,
-    dispatcher: Dispatcher,
-    guard: LogGuard,
-    *,
-    seals: Seals,
-    delay_levels_ms: tuple[int, ...],
-    monotonic_ms: Callable[[], int],
-    repaired: QueuesListener,
-    request_point: Callable[[], None],
-) -> DerivedRepair:
-    """The repair of one store, with that of its index if it has one."""
-    queues = QueueRepair(
-        commit_log, table, seals=seals, delay_levels_ms=delay_levels_ms, monotonic_ms=monotonic_ms,
-        repaired=repaired, request_point=request_point,
-    )  # fmt: skip
-    index_repair = None
-    if index is not None:
-        index_repair = IndexRepair(
-            disk, commit_log, table, index, dispatcher, seals=seals, delay_levels_ms=delay_levels_ms,
-            monotonic_ms=monotonic_ms, request_point=request_point,
-        )  # fmt: skip
-    return DerivedRepair(
-        commit_log, table, guard, queues, index_repair, delay_levels_ms=delay_levels_ms, repaired=repaired
-    )

@@ -22,7 +22,7 @@ from gantry_broker.store.append import append_batch, append_contiguous
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.contract import StoreContract
 from gantry_broker.store.copying import LogCopier
-from gantry_broker.store.derived_repair import make_repair
+from gantry_broker.store.derived_repair import DerivedRepair
 from gantry_broker.store.dispatcher import QueuesListener
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.identity import Epoch, StoreIdentity, Stretch
@@ -84,7 +84,7 @@ class MessageStore(StoreContract):
         self.positions = LogPositions(life.log, life.dispatcher, life.pools, is_sync_flush=settings.flush.is_sync)
         self.guard = LogGuard(life.log, self._seals, clock, heal_wait_ms=settings.heal_wait_ms)
         self.times = TimeSearch(life.log, life.queues, self.guard)
-        self.repair = make_repair(
+        self.repair = DerivedRepair(
             disk, life.log, life.queues, life.index, life.dispatcher, self.guard, seals=self._seals,
             delay_levels_ms=settings.delay_levels_ms, monotonic_ms=clock.monotonic_ms, repaired=self._repaired,
             request_point=life.points.request_point,
