@@ -62,21 +62,13 @@ class PlainFile:
         if stat.S_ISDIR(facts.st_mode):
             os.close(descriptor)
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        self._path = path
+        self.path: Final = path
         self._descriptor = descriptor
-        self._size = facts.st_size
+        self.size: Final = facts.st_size
+        """As it was when the file was opened."""
 
     def __repr__(self) -> str:
-        return f"<PlainFile {self._path} size={self._size}>"
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-    @property
-    def size(self) -> int:
-        """As it was when the file was opened."""
-        return self._size
+        return f"<PlainFile {self.path} size={self.size}>"
 
     def pread(self, length: int, position: int) -> bytes:
         """Up to ``length`` bytes; fewer only at the end of the file."""
@@ -94,13 +86,13 @@ class PlainFile:
 
     def map(self) -> memoryview:
         """All bytes, read-only. Each is read once before this returns, so that a broken disk is an error here."""
-        if self._size == 0:
+        if self.size == 0:
             return memoryview(b"")
-        scratch = memoryview(bytearray(min(READ_BYTES, self._size)))
-        for position in range(0, self._size, READ_BYTES):
-            self.read_into(scratch[: min(READ_BYTES, self._size - position)], position)
+        scratch = memoryview(bytearray(min(READ_BYTES, self.size)))
+        for position in range(0, self.size, READ_BYTES):
+            self.read_into(scratch[: min(READ_BYTES, self.size - position)], position)
         # The view keeps the mapping alive, and lets go of it with its last slice.
-        return memoryview(mmap.mmap(self._descriptor, self._size, mmap.MAP_SHARED, mmap.PROT_READ))
+        return memoryview(mmap.mmap(self._descriptor, self.size, mmap.MAP_SHARED, mmap.PROT_READ))
 
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""
