@@ -37,47 +37,35 @@ class MappedPiece:
     """One mapping."""
 
     def __init__(self, name: str, mapping: mmap.mmap, page_bytes: int) -> None:
-        self._name = name
+        self.name: Final = name
         self._mapping = mapping
-        self._size = len(mapping)
+        self.size: Final = len(mapping)
         self._pin: Any = ctypes.c_char.from_buffer(mapping)
         self._address = ctypes.addressof(self._pin)
-        self._view = memoryview(mapping)
-        self.is_locked = _LIBC.mlock(self._address, self._size) == 0
+        self.view: Final = memoryview(mapping)
+        self.is_locked = _LIBC.mlock(self._address, self.size) == 0
         if not self.is_locked:
             self._touch(page_bytes)
 
     def __repr__(self) -> str:
-        return f"<MappedPiece {self._name} size={self._size} locked={self.is_locked}>"
+        return f"<MappedPiece {self.name} size={self.size} locked={self.is_locked}>"
 
     def _touch(self, page_bytes: int) -> None:
-        if _LIBC.madvise(self._address, self._size, MADV_POPULATE_WRITE) == 0:
+        if _LIBC.madvise(self._address, self.size, MADV_POPULATE_WRITE) == 0:
             return
         if ctypes.get_errno() != errno.EINVAL:  # an older kernel does not know it
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), self._name)
-        for position in range(0, self._size, page_bytes):
-            self._view[position] = self._view[position]
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    @property
-    def view(self) -> memoryview:
-        return self._view
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), self.name)
+        for position in range(0, self.size, page_bytes):
+            self.view[position] = self.view[position]
 
     def zero(self, start: int, end: int) -> None:
-        assert 0 <= start <= end <= self._size, (start, end, self)
+        assert 0 <= start <= end <= self.size, (start, end, self)
         ctypes.memset(self._address + start, 0, end - start)
 
     def close(self) -> None:
         self._pin = None
         try:
-            self._view.release()
+            self.view.release()
             self._mapping.close()
         except BufferError:
             return  # somebody still reads a slice, and keeps the mapping alive as long
@@ -87,31 +75,21 @@ class MappedPiece:
 class FileVolume:
     """A directory on hugetlbfs or tmpfs. Raises ValueError for any other file system."""
 
+    is_crash_safe = True
+
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._medium = file_system_of(directory)
-        if self._medium not in MEDIA:
+        self.medium: Final = file_system_of(directory)
+        if self.medium not in MEDIA:
             raise ValueError(
-                f"{directory} is on {self._medium or 'an unknown file system'}: write buffers need a directory on "
+                f"{directory} is on {self.medium or 'an unknown file system'}: write buffers need a directory on "
                 "hugetlbfs or tmpfs, or none at all for anonymous memory"
             )
-        self._page_bytes = os.statvfs(directory).f_bsize if self._medium == "hugetlbfs" else mmap.PAGESIZE
+        self.page_bytes: Final = os.statvfs(directory).f_bsize if self.medium == "hugetlbfs" else mmap.PAGESIZE
         self._lock = -1
 
     def __repr__(self) -> str:
-        return f"<FileVolume {self._directory} {self._medium}>"
-
-    @property
-    def medium(self) -> str:
-        return self._medium
-
-    @property
-    def is_crash_safe(self) -> bool:
-        return True
-
-    @property
-    def page_bytes(self) -> int:
-        return self._page_bytes
+        return f"<FileVolume {self._directory} {self.medium}>"
 
     def acquire(self) -> None:
         descriptor = os.open(f"{self._directory}/{VOLUME_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -134,10 +112,10 @@ class FileVolume:
         descriptor = os.open(f"{self._directory}/{name}", os.O_RDWR | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
-            if size == 0 or size % self._page_bytes:
+            if size == 0 or size % self.page_bytes:
                 raise OSError(errno.EINVAL, "not a whole number of pages", name)
             os.posix_fallocate(descriptor, 0, size)
-            return MappedPiece(name, mmap.mmap(descriptor, size, mmap.MAP_SHARED), self._page_bytes)
+            return MappedPiece(name, mmap.mmap(descriptor, size, mmap.MAP_SHARED), self.page_bytes)
         finally:
             os.close(descriptor)
 
@@ -146,7 +124,7 @@ class FileVolume:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)
-            return MappedPiece(name, mmap.mmap(descriptor, size, mmap.MAP_SHARED), self._page_bytes)
+            return MappedPiece(name, mmap.mmap(descriptor, size, mmap.MAP_SHARED), self.page_bytes)
         except BaseException:
             os.unlink(path)
             raise

@@ -52,28 +52,24 @@ class Gathering:
 
     def __init__(self) -> None:
         self._expected_bytes = 0
-        self._patience_ms = 0.0
+        self.patience_ms = 0.0
+        """How long the pause may be."""
         self._rest = 0
 
     def __repr__(self) -> str:
-        return f"<Gathering expected={self._expected_bytes} patience_ms={self._patience_ms} rest={self._rest}>"
-
-    @property
-    def patience_ms(self) -> float:
-        """How long the pause may be."""
-        return self._patience_ms
+        return f"<Gathering expected={self._expected_bytes} patience_ms={self.patience_ms} rest={self._rest}>"
 
     def synced(self, waiting_bytes: int, took_ms: int) -> None:
         """A sync has ended: so much was appended and not flushed until then, counting what it flushed."""
         self._expected_bytes = int(waiting_bytes * EXPECTED_SHARE)
-        self._patience_ms = min(took_ms * PATIENCE_SHARE, PATIENCE_MS_MAX)
+        self.patience_ms = min(took_ms * PATIENCE_SHARE, PATIENCE_MS_MAX)
 
     def wanted(self, dirty_bytes: int) -> int:
         """Up to how many unflushed bytes to wait; 0 to sync at once. Asked once before each sync."""
         if self._rest > 0:
             self._rest -= 1
             return 0
-        is_worth_it = self._patience_ms > 0 and 0 < dirty_bytes < self._expected_bytes
+        is_worth_it = self.patience_ms > 0 and 0 < dirty_bytes < self._expected_bytes
         return self._expected_bytes if is_worth_it else 0
 
     def waited(self, dirty_before: int, dirty_after: int) -> None:
