@@ -25,9 +25,9 @@ whether the file still begins with the same record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, final
+from typing import Final, NamedTuple, final
 from zlib import crc32
 
 import msgspec
@@ -39,6 +39,7 @@ from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.replay import SET_ASIDE
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
+from gantry_store_files.disk import StoreDisk, StoreFile
 from gantry_store_files.segments import parse_segment_name, segment_name
 from gantry_wire.message import PHYSICAL_OFFSET_POSITION, RECORD_BYTES_MIN, check_record
 from gantry_wire.seal import has_seal
@@ -72,17 +73,6 @@ class LogHeads(msgspec.Struct, frozen=True):
     heads: list[FileHead]
 
 
-class OpenFile(Protocol):
-    """What is needed of an open file, for a broker and for tools that only read."""
-
-    @property
-    def size(self) -> int: ...
-
-    def pread(self, length: int, position: int) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
 class FirstRecord(NamedTuple):
     """The whole, sealed record at the beginning of a file."""
 
@@ -92,7 +82,7 @@ class FirstRecord(NamedTuple):
     crc: int
 
 
-def first_record(file: OpenFile, file_bytes: int) -> FirstRecord | None:
+def first_record(file: StoreFile, file_bytes: int) -> FirstRecord | None:
     """The first record of a log file; None unless it is whole and sealed."""
     try:
         size = int.from_bytes(file.pread(_SIZE_BYTES, 0), "big")
@@ -253,7 +243,7 @@ class ComparedHeads:
 
 
 def compare_heads(
-    open_file: Callable[[str], OpenFile], directory: str, names: Sequence[str], known: LogHeads | None, file_bytes: int
+    disk: StoreDisk, directory: str, names: Sequence[str], known: LogHeads | None, file_bytes: int
 ) -> ComparedHeads:
     """Compare the log's files, the ``names`` in ``directory``, with their heads and with their names.
 
@@ -266,7 +256,7 @@ def compare_heads(
         if base is None:
             continue
         try:
-            file = open_file(f"{directory}/{name}")
+            file = disk.open(f"{directory}/{name}")
         except (FileNotFoundError, IsADirectoryError):
             continue
         try:

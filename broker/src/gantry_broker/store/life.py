@@ -267,7 +267,7 @@ class StoreLife:
 
     def _compare_named(self, names: Sequence[str], heads: LogHeads | None) -> ComparedHeads:
         size = self.settings.mapped_file_size_commit_log
-        return compare_heads(self._disk.open, self.log.files.directory, names, heads, size)
+        return compare_heads(self._disk, self.log.files.directory, names, heads, size)
 
     def _set_foreign_aside(
         self, identity: StoreIdentity | None, heads: LogHeads | None, compared: ComparedHeads, ended: LogEnd | None

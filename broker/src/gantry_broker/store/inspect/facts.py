@@ -110,7 +110,7 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
     log = segments_of(disk, f"{root}/commitlog")
     heads, _ = sealed_or_fault(disk, f"{root}/{HEADS_FILE}", LogHeads)
     compared = compare_heads(
-        disk.open, f"{root}/commitlog", disk.list(f"{root}/commitlog"),
+        disk, f"{root}/commitlog", disk.list(f"{root}/commitlog"),
         heads if checkpoint is None or checkpoint.is_ours else None, usual_size(log),
     )  # fmt: skip
     foreign: tuple[Segment, ...] = ()
