@@ -298,6 +298,21 @@ def test_buffers_of_another_start_are_planned_to_be_set_aside() -> None:
     agrees(plan, report)
 
 
+def test_buffers_of_a_store_without_an_identity_are_planned_to_be_set_aside() -> None:
+    """Nothing says whose they are: a start puts none into the log, and the plan says so."""
+    world = filled(POOL)
+    world.kill()
+    for name in ("store.json", "store.json.bak"):
+        world.disk.remove(world.path(name))
+
+    disk = ReadingTwin(world.disk, {"/pool": world.volume})
+    plan = RepairPlanner(disk, world.root, boot_id=world.clock.boot_id()).run("/pool")
+    report = world.open()
+
+    assert {one.action for one in plan.buffers if one.end > one.start} == {"set aside"}
+    agrees(plan, report)
+
+
 def test_buffers_that_are_not_where_the_store_says_are_missed() -> None:
     """A directory that is gone is said: what was in it is lost with it."""
     world = filled(POOL)

@@ -64,6 +64,7 @@ from gantry_broker.store.recover import FoundStore, Recovery
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.removal import HeadRemoval
+from gantry_broker.store.replay import Expected
 from gantry_broker.store.settings import StoreSettings
 from gantry_store_files.segments import segment_name
 
@@ -215,7 +216,7 @@ class StoreLife:
             sealed_flushed=checkpoint.flushed,
             failed_flushed=self._failure_record.read(),
             buffers=self.pools.found(),
-            expected=self.pools.expected(identity, is_clean=is_clean),
+            expected=Expected.of(identity, self.log.file_size, is_clean=is_clean),
             seals=seals_of(identity, others_from),
             written=ended.end if ended is not None else 0,
         )

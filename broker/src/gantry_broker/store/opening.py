@@ -23,7 +23,7 @@ from gantry_broker.store.file_heads import HEADS_FILE
 from gantry_broker.store.identity import LOG_END_MAX, IdentityFile, StoreIdentity
 from gantry_broker.store.recovery import Seals, no_seals, scan_log
 from gantry_broker.store.recovery_point import RecoveryPoint
-from gantry_broker.store.replay import Expected, FoundBuffer
+from gantry_broker.store.replay import FoundBuffer
 from gantry_broker.store.settings import PoolSettings
 from gantry_broker.store.write_buffer import WriteBuffer
 from gantry_broker.store.write_pool import NO_POOL, PoolStatus, WritePool
@@ -180,12 +180,6 @@ class OpenPools:
             if pool is not None
             for buffer in pool.found()
         ]
-
-    def expected(self, identity: StoreIdentity | None, *, is_clean: bool) -> Expected:
-        """What a buffer must say to be replayed."""
-        if identity is None:
-            return Expected("", 0, 0, self._file_size, is_clean)
-        return Expected(identity.uuid, identity.generation, identity.epoch, self._file_size, is_clean)
 
     def moved(self, identity: StoreIdentity) -> StoreIdentity:
         """The identity, with the place of the pool that is used now. Buffers found elsewhere are void before that."""

@@ -64,10 +64,10 @@ class FoundStore:
     is_clean: bool
     sealed_flushed: int
     failed_flushed: int | None = None
-    buffers: Sequence[FoundBuffer] = ()
-    expected: Expected | None = None
-    """What a buffer must say; None for a store that has no identity yet."""
+    expected: Expected
+    """What a buffer must say to be believed."""
 
+    buffers: Sequence[FoundBuffer] = ()
     seals: Seals = no_seals
     written: int = 0
     """Up to where this run of the machine has written the log; 0 where that is not known."""
@@ -135,7 +135,7 @@ class Recovery:
         damaged = self._read_before(plan, found)
         result = self._scan(commit_log.files.files, plan.start, plan.whole_mark, found)
         damaged += result.damaged
-        if found.buffers and found.expected is not None:
+        if found.buffers:
             result = self._replay(result, plan, found)
         damaged = sorted(damaged + taker.damaged)
         derived.restore_ends(point, is_trusted=trusted is not None)
@@ -194,7 +194,6 @@ class Recovery:
 
     def _replay(self, result: ScanResult, plan: StartPlan, found: FoundStore) -> ScanResult:
         """Put what only write buffers hold behind the end of the log, durably, and read it."""
-        assert found.expected is not None, "without an identity no buffer is believed"
         begin = self._log.min_physical
         replay = plan_replay(result.end, found.buffers, found.expected, self._file_bytes, begin=begin)
         for step in replay.steps:

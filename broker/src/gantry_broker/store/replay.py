@@ -26,7 +26,7 @@ from gantry_broker.ports.disk import Disk, write_fully
 from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_queue import make_durable_directory
-from gantry_broker.store.identity import LOG_END_MAX
+from gantry_broker.store.identity import LOG_END_MAX, StoreIdentity
 from gantry_broker.store.write_buffer import BufferFacts
 from gantry_wire.message import RecordFault, check_record
 
@@ -70,6 +70,13 @@ class Expected(NamedTuple):
     file_size: int
     is_clean: bool
     """Whether the last stop was clean: then there is nothing left to replay."""
+
+    @classmethod
+    def of(cls, identity: StoreIdentity | None, file_size: int, *, is_clean: bool) -> Self:
+        """What a buffer of this store must say. Where the store has no identity yet, none is believed."""
+        if identity is None:
+            return cls("", 0, 0, file_size, is_clean)
+        return cls(identity.uuid, identity.generation, identity.epoch, file_size, is_clean)
 
 
 class ReplayStep(NamedTuple):
@@ -131,11 +138,9 @@ def plan_replay(
     return plan
 
 
-def plan_refills(holes: Sequence[int], buffers: Sequence[FoundBuffer], expected: Expected | None) -> list[ReplayStep]:
+def plan_refills(holes: Sequence[int], buffers: Sequence[FoundBuffer], expected: Expected) -> list[ReplayStep]:
     """How files of the log that are gone come back, each from the buffer that has all of it, from its beginning on."""
     steps: list[ReplayStep] = []
-    if expected is None:
-        return steps
     for buffer in buffers:
         if buffer.start in holes and buffer.start == buffer.base_offset and _contradiction(buffer, expected) is None:
             stop, records = whole_records(buffer, buffer.start)
@@ -144,10 +149,8 @@ def plan_refills(holes: Sequence[int], buffers: Sequence[FoundBuffer], expected:
     return steps
 
 
-def buffered_from(buffers: Sequence[FoundBuffer], expected: Expected | None) -> int:
+def buffered_from(buffers: Sequence[FoundBuffer], expected: Expected) -> int:
     """From where on the log's last bytes are in buffers that belong to it; ``LOG_END_MAX`` if none does."""
-    if expected is None:
-        return LOG_END_MAX
     return min((one.start for one in buffers if _contradiction(one, expected) is None), default=LOG_END_MAX)
 
 

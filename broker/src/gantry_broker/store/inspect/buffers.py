@@ -90,12 +90,9 @@ def found_buffers(disk: ReadingDisk, directory: BufferDirectory) -> list[FoundBu
     return found
 
 
-def expected_of(facts: StoreFacts) -> Expected | None:
+def expected_of(facts: StoreFacts) -> Expected:
     """What a write buffer must say to be replayed."""
-    identity = facts.identity
-    if identity is None or not facts.log:
-        return None
-    return Expected(identity.uuid, identity.generation, identity.epoch, facts.log[0].size, facts.is_clean)
+    return Expected.of(facts.identity, facts.log[0].size if facts.log else 0, is_clean=facts.is_clean)
 
 
 def written_unbuffered(disk: ReadingDisk, facts: StoreFacts, boot_id: str, path: str | None = None) -> int:

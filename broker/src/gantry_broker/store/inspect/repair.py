@@ -258,11 +258,10 @@ class RepairPlanner:
     def _plan_buffers(self, result: ScanResult, start: StartPlan, path: str | None) -> _PlannedBuffers:
         facts = self._facts
         directory = buffer_directory(self._disk, facts, path)
-        expected = expected_of(facts)
-        if directory is None or expected is None:
+        if directory is None:
             return _PlannedBuffers(result.end, result.lost_flushed, [])
         found = found_buffers(self._disk, directory)
-        replay = plan_replay(result.end, found, expected, self._file_bytes, begin=facts.log_start)
+        replay = plan_replay(result.end, found, expected_of(facts), self._file_bytes, begin=facts.log_start)
         self._records += sum(step.records for step in replay.steps)
         planned = [
             PlannedReplay(
