@@ -11,6 +11,7 @@ import pytest
 
 from gantry_broker.errors import StoreError
 from gantry_broker.store.inspect.repair import RepairPlan, RepairPlanner
+from gantry_broker.store.inspect.summary import inspect_store
 from gantry_broker.store.loss import LossCause
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_broker.store.recovery_report import RecoveryReport
@@ -310,6 +311,46 @@ def test_buffers_of_a_store_without_an_identity_are_planned_to_be_set_aside() ->
     report = world.open()
 
     assert {one.action for one in plan.buffers if one.end > one.start} == {"set aside"}
+    agrees(plan, report)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["oldest", "middle"])
+def test_a_log_with_files_that_were_brought_back_is_planned_to_be_read_again(number: int) -> None:
+    """A start without them may have dropped units and entries that lead there, so all of the log is read."""
+    world = filled()
+    world.close()
+    path = world.path(f"commitlog/{number * FILE:020d}")
+    data = world.disk.read_file(path)
+    world.disk.remove(path)
+    world.open()
+    world.close()
+    world.disk.write_file(path, data)
+
+    next_start = inspect_store(ReadingTwin(world.disk), world.root).next_start
+    plan = plan_of(world)
+    report = world.open()
+
+    assert plan.is_full and plan.is_lossless
+    assert "files are back" in next_start
+    assert (plan.read_from, plan.end, plan.records) == (report.start, report.end, report.records)
+    assert (plan.queues_rebuilt, plan.is_index_rebuilt) == (report.queues_rebuilt, report.is_index_rebuilt)
+
+
+def test_a_file_that_is_missing_without_its_filler_is_not_brought_back() -> None:
+    """A start makes the filler again, and believes what the one before has built."""
+    world = filled()
+    world.close()
+    path = world.path(f"commitlog/{FILE:020d}")
+    for _ in range(2):
+        world.disk.remove(path)
+        world.open()
+        world.close()
+    world.disk.remove(path)
+
+    plan = plan_of(world)
+    report = world.open()
+
+    assert not plan.is_full
     agrees(plan, report)
 
 

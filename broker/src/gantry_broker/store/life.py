@@ -44,6 +44,7 @@ from gantry_broker.store.log_end import LogEnd, LogEndFile
 from gantry_broker.store.loss import (
     LossKeeper,
     find_missing,
+    is_brought_back,
     missing_bytes,
     vouched_range,
 )
@@ -208,7 +209,7 @@ class StoreLife:
         others_from = written_by_others_from(checkpoint, point, self.log.min_physical)
         self.pools.open(identity)
         self._abort.create()
-        is_back = self.losses.is_brought_back()
+        is_back = is_brought_back(self.losses.record, self.log.min_physical, self.log.fillers)
         found = FoundStore(
             root=self.root,
             point=_doubted(point) if is_back else point,

@@ -21,7 +21,7 @@ log that begins anew are never taken for a loss. A checkpoint that RocketMQ has 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, final
 
@@ -145,6 +145,18 @@ def find_missing(
     return [lost for lost in missing if lost.is_at_end or not accepted.is_accepted(lost)]
 
 
+def is_brought_back(record: LossRecord, begin: int, fillers: Container[int]) -> bool:
+    """Whether files are there again that the last start missed: queues and index may have dropped theirs.
+
+    The log begins at ``begin`` now; ``fillers`` are where files begin that stand for lost ones.
+    """
+    return any(
+        (lost.cause is LossCause.HEAD and begin <= lost.start)
+        or (lost.cause is LossCause.MIDDLE and lost.start not in fillers)
+        for lost in record.missing
+    )
+
+
 def missing_bytes(missing: Sequence[LostRange]) -> int:
     """How many bytes are missing."""
     return sum(lost.bytes_count for lost in missing)
@@ -161,7 +173,7 @@ def describe_missing(missing: Sequence[LostRange]) -> str:
 class LossKeeper:
     """The record of what is missing, here and on the disk. Owned by whoever holds the store's lock.
 
-    All methods but ``is_brought_back`` wait for the disk. ``flush`` makes everything written durable.
+    All methods wait for the disk. ``flush`` makes everything written durable.
     """
 
     def __init__(self, disk: Disk, root: str, commit_log: CommitLog, flush: Callable[[], int]) -> None:
@@ -212,14 +224,6 @@ class LossKeeper:
                 for queue_id, end in of_topic.items():
                     of_queue[queue_id] = max(end, of_queue.get(queue_id, 0))
         self.write(msgspec.structs.replace(record, missing=missing, queues=ends if missing else {}))
-
-    def is_brought_back(self) -> bool:
-        """Whether files are there again that the last start missed: queues and index may have dropped theirs."""
-        return any(
-            (lost.cause is LossCause.HEAD and self._log.min_physical <= lost.start)
-            or (lost.cause is LossCause.MIDDLE and lost.start not in self._log.fillers)
-            for lost in self.record.missing
-        )
 
     def check_missing(self) -> bool:
         """Whether something is still missing, after bytes were fetched."""

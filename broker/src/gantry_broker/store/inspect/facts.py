@@ -18,13 +18,13 @@ from gantry_broker.store.fillers import FILLER_HEAD_BYTES, is_accepted_filler, i
 from gantry_broker.store.inspect.config_tables import ConfigTable
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.log_end import LogEnd, decode_log_end
-from gantry_broker.store.loss import LossRecord, LostRange, find_missing, vouched_range
+from gantry_broker.store.loss import LossRecord, LostRange, find_missing, is_brought_back, vouched_range
 from gantry_broker.store.opening import seals_of, written_by_others_from
 from gantry_broker.store.ownership import Stranger, find_stranger
 from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, is_point_proved, plan_start
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_store_files.sealed import read_small, sealed_or_fault
-from gantry_store_files.segments import Segment, SegmentFault, segment_faults, segments_of, usual_size
+from gantry_store_files.segments import Segment, SegmentFault, segment_at, segment_faults, segments_of, usual_size
 from gantry_store_files.store_identity import StoreIdentity, read_copies
 from gantry_wire.message import RecordCheck
 
@@ -62,12 +62,20 @@ class StoreFacts:
     log_end: LogEnd | None
     """Up to where a start has written the log, and which start, on which machine."""
 
+    is_brought_back: bool
+    """Whether files are there again that the last start missed: a start reads the whole log then."""
+
     ours_from: Seals
     """Whether records at an offset must have a seal, and up to where that holds: as the next start will see it."""
 
     @property
     def is_in_use(self) -> bool:
         return self.holder is not None
+
+    @property
+    def is_stop_believed(self) -> bool:
+        """Whether a start takes the last stop for a clean one."""
+        return self.is_clean and not self.is_brought_back
 
     @property
     def is_settled(self) -> bool:
@@ -106,7 +114,7 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
     point, point_fault = sealed_or_fault(disk, f"{root}/recovery-point.json", RecoveryPoint)
     data = read_small(disk, f"{root}/checkpoint")
     checkpoint = decode_checkpoint(data[:CHECKPOINT_BYTES]) if data is not None else None
-    loss, _ = sealed_or_fault(disk, f"{root}/loss.json", LossRecord)
+    loss = sealed_or_fault(disk, f"{root}/loss.json", LossRecord)[0] or LossRecord()
     log = segments_of(disk, f"{root}/commitlog")
     heads, _ = sealed_or_fault(disk, f"{root}/{HEADS_FILE}", LogHeads)
     compared = compare_heads(
@@ -134,6 +142,9 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
     others_from = None
     if checkpoint is not None:
         others_from = written_by_others_from(checkpoint, point, log[0].base_offset if log else 0)
+    # A start has a filler where a file is missing in between.
+    lost_files = {one.start for one in loss.missing if segment_at(log, one.start) is None}
+    lost_files.update(base for base, _ in _read_fillers(disk, log))
     return StoreFacts(
         root=root,
         holder=holder,
@@ -146,8 +157,9 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
         point=point,
         point_fault=point_fault,
         failed_flushed=_read_failed(disk, root),
-        loss=loss or LossRecord(),
+        loss=loss,
         log_end=_read_log_end(disk, root),
+        is_brought_back=is_brought_back(loss, log[0].base_offset if log else 0, lost_files),
         ours_from=seals_of(identity, others_from),
     )
 
@@ -193,11 +205,11 @@ def plan_of(facts: StoreFacts, reader: LogReader, *, written: int = 0) -> StartP
         return None if found is None else found.check
 
     start = StartFacts(
-        is_clean=facts.is_clean,
+        is_clean=facts.is_stop_believed,
         min_physical=facts.log_start,
         files_end=facts.files_end,
         sealed_flushed=facts.checkpoint.flushed if facts.checkpoint is not None else 0,
-        point_through=facts.point.through if facts.point is not None else None,
+        point_through=facts.point.through if facts.point is not None and not facts.is_brought_back else None,
         is_point_proved=is_point_proved(facts.point, facts.log[0].size if facts.log else 0, check_at),
         failed_flushed=facts.failed_flushed,
         written=written,

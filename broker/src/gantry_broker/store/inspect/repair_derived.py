@@ -107,7 +107,7 @@ class DerivedPlanner:
         names = index_names(self._disk, f"{facts.root}/index")
         if point is None:
             is_there = self._disk.facts(f"{facts.root}/index") is not None
-            return is_there and not (facts.is_clean and self._are_good(names))
+            return is_there and not (facts.is_stop_believed and self._are_good(names))
         if point.index is None or not point.is_indexed:
             return not point.is_indexed
         kept = [name for name in names if name <= point.index.name]
@@ -115,7 +115,7 @@ class DerivedPlanner:
         is_short = (
             newest is None
             or newest.header is None
-            or (facts.is_clean and newest.header.next_number < point.index.header.next_number)
+            or (facts.is_stop_believed and newest.header.next_number < point.index.header.next_number)
         )
         return is_short or not self._are_good(kept)
 

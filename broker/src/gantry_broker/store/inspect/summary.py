@@ -240,6 +240,8 @@ def next_start(summary: StoreSummary, plan: StartPlan, facts: StoreFacts) -> str
     live = [one for one in summary.buffers.live if one.is_of_this_store] if summary.buffers is not None else []
     waiting = sum(one.bytes_not_committed for one in live)
     replay = f", replay up to {waiting} bytes of {len(live)} write buffers" if waiting and not facts.is_clean else ""
+    if facts.is_brought_back:
+        return f"A start would read the whole log, since files are back that were missing{replay}."
     if facts.is_clean and not plan.is_full:
         return "The last stop was clean: a start would read nothing and take messages at once."
     if plan.is_full:
