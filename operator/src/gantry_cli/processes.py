@@ -1,7 +1,7 @@
 """Keeps server processes running: what is started when, how it is ended, and what its end is called.
 
     ProcessLife      when a process is started, asked to end, and started again: states and transitions, without any I/O
-    ServerProcess    carries that out on an event loop: `gantry up`, for members of groups and for `--single`
+    ServerProcess    carries that out on an event loop: `gantry up`
     PodSupervisor    carries it out as process 1 of a container, where nothing but one ``select`` may run (``pod``)
 
 A server process does not outlive its supervisor (``gantry_cli.child``), and runs in a session of its own, so that
@@ -45,17 +45,13 @@ class RestartPolicy:
 
     first `at_once_max` deaths within a minute   -> at once
     each further one                             -> after 1, 2, 4 ... at most `delay_s_max` seconds
-    more than `deaths_max` within a minute       -> never: a restart does not mend what is wrong
-    `short_lives_max` lives under a minute       -> never, likewise
+    `short_lives_max` lives under a minute       -> never: a restart does not mend what is wrong
     """
 
     at_once_max: int = 1
     delay_s_max: float
-    deaths_max: int | None = None
-    """None to restart the server however often it dies."""
-
     short_lives_max: int | None = None
-    """In a row; None for no limit."""
+    """In a row; None to restart the server however often it dies."""
 
     final_codes: frozenset[int] = frozenset()
     """Exit codes after which another start would mend nothing."""
@@ -72,8 +68,6 @@ class RestartPolicy:
         """Return the seconds to wait after a life from `started` to `now`, or None to give up."""
         self._short_lives = self._short_lives + 1 if now - started < WINDOW_S else 0
         self._deaths = [death for death in self._deaths if now - death < WINDOW_S] + [now]
-        if self.deaths_max is not None and self.recent > self.deaths_max:
-            return None
         if self.short_lives_max is not None and self._short_lives >= self.short_lives_max:
             return None
         if self.recent <= self.at_once_max:
@@ -243,10 +237,6 @@ async def end_process(process: asyncio.subprocess.Process) -> bool:
 # -- processes on an event loop ----------------------------------------------------------------------------------------
 
 
-class ServerFailed(Exception):
-    """A server died so often that it is not started any more. The caller should stop the others and show this text."""
-
-
 def never() -> bool:
     """Return False: nothing keeps the process from being started."""
     return False
@@ -317,7 +307,7 @@ class ServerProcess:
         await self._end()
 
     async def run(self) -> None:
-        """Keep it running while it is wanted. Raises ServerFailed when its policy starts it no more."""
+        """Keep it running while it is wanted."""
         life = self._life
         while True:
             self._hurry.clear()
@@ -342,7 +332,8 @@ class ServerProcess:
         self.boot_id, self.stopped_ms = "", self._now_ms()
         self._changed()
         delay_s = self._life.ended(code, _now_s())
-        if delay_s is not None or self._life.phase is Phase.FAILED:
+        assert self._life.phase is not Phase.FAILED, "the policy of a server on a loop never gives it up"
+        if delay_s is not None:
             self._report_death(code, delay_s)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
@@ -356,12 +347,9 @@ class ServerProcess:
         self._changed()
         return process
 
-    def _report_death(self, code: int, delay_s: float | None) -> None:
+    def _report_death(self, code: int, delay_s: float) -> None:
         last = f": {last_log_line(self.log)[:LAST_LINE_CHARS_MAX]}" if code > 0 else ""
         self.failure = f"{self.name} {exit_text(code)}{last}"
-        if delay_s is None:
-            deaths = self._life.policy.recent
-            raise ServerFailed(f"{self.failure}; given up after {deaths} deaths within a minute (see {self.log})")
         self._report(f"{self.failure}; {'it is kept down' if self._is_blocked() else restart_text(delay_s)}")
 
     async def _rest(self, seconds: float) -> None:

@@ -7,6 +7,7 @@ where zero would be a lie.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gantry_cli.text import bytes_text, count_text, duration_text, rate_text
 from gantry_status import LogRange
 
 
@@ -101,6 +102,25 @@ def rates_between(earlier: BrokerFacts, later: BrokerFacts) -> Rates:
         max(0, later.puts - earlier.puts) / elapsed_s,
         max(0, later.gets - earlier.gets) / elapsed_s,
     )
+
+
+def state_line(facts: BrokerFacts, rates: Rates, up_s: float) -> str:
+    """One broker's state as one line."""
+    parts = [
+        f"up {duration_text(up_s)}",
+        f"in {rate_text(rates.puts_per_s)}/s ({count_text(facts.puts)} so far)",
+        f"out {rate_text(rates.gets_per_s)}/s ({count_text(facts.gets)} so far)",
+        f"stored {bytes_text(facts.stored_bytes)}",
+    ]
+    if facts.connections is not None:
+        parts.append(f"{facts.connections} connections")
+    if facts.producer_groups is not None and facts.consumer_groups is not None:
+        parts.append(f"groups {facts.producer_groups} sending, {facts.consumer_groups} reading")
+    if facts.held_pulls:
+        parts.append(f"{facts.held_pulls} waiting pulls")
+    if facts.disk_used_ratio is not None:
+        parts.append(f"disk {facts.disk_used_ratio:.0%}")
+    return "  ".join(parts)
 
 
 def _whole(table: Mapping[str, str], *names: str) -> int | None:

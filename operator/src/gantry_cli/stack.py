@@ -1,9 +1,8 @@
-"""A local stack: the directory where `gantry up` keeps one name server and one broker.
+"""A local stack: the directory of `gantry up`, and whether one runs there. ``local.state`` has the rest of its files.
 
-    DIR/lock                 held (flock) for as long as the stack runs: the only proof that it does
-    DIR/stack.json           who holds it, and where it listens
-    DIR/nameserver/  DIR/broker/  DIR/broker.conf
-    DIR/nameserver.log  DIR/broker.log  DIR/up.log
+    DIR/lock         held (flock) for as long as the stack runs: the only proof that it does
+    DIR/stack.json   who holds it, and where it listens
+    DIR/up.log       what `gantry up --detach` reports
 
 A process id in a file proves nothing, because ids are used again; a lock dies with its process. So `down` and `status`
 believe `stack.json` only while the lock is held.
@@ -50,24 +49,12 @@ class StackDirectory:
         return f"<StackDirectory {self.path} {'claimed' if self._lock is not None else 'free'}>"
 
     @property
-    def name_server_data(self) -> Path:
-        return self.path / "nameserver"
-
-    @property
-    def broker_data(self) -> Path:
-        return self.path / "broker"
-
-    @property
-    def broker_conf(self) -> Path:
-        return self.path / "broker.conf"
-
-    @property
     def record_file(self) -> Path:
         return self.path / "stack.json"
 
-    def log(self, name: str) -> Path:
-        """The log of `nameserver`, `broker` or `up`."""
-        return self.path / f"{name}.log"
+    @property
+    def log(self) -> Path:
+        return self.path / "up.log"
 
     # ------- running
 

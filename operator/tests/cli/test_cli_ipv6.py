@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from local_group_kit import FREE_PORTS, Group, Load, gantry, manifest
 
 from gantry_cli.local import up as up_module
+from gantry_cli.local.group_run import GroupOptions
 from gantry_cli.local.plan import Planner, Wanted
 from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
-from gantry_cli.local.single import SingleOptions
 from gantry_cli.local.state import GroupState
 from gantry_cli.stack import StackDirectory
 from gantry_spec.manifest import read_group
@@ -39,10 +39,10 @@ def test_a_host_may_be_typed_with_brackets(tmp_path: Path, typed: str, monkeypat
     """Who copies it from an address has them."""
     hosts: list[str] = []
 
-    async def start(options: SingleOptions, face: object) -> None:
-        hosts.append(options.host)
+    async def start(options: GroupOptions, face: object) -> None:
+        hosts.append(options.typed.host)
 
-    monkeypatch.setattr(up_module, "run_single", start)
+    monkeypatch.setattr(up_module, "run_group", start)
     result = CliRunner().invoke(up_module.up, ["--single", "--data", str(tmp_path), "--host", typed])
 
     assert (result.exit_code, hosts) == (0, ["::1"]), result.output
@@ -65,7 +65,7 @@ def test_every_command_takes_what_up_has_printed(tmp_path: Path) -> None:
         status = gantry("status", *at)
     finally:
         gantry("down", "--data", str(tmp_path))
-    dumped = [json.loads(line) for line in gantry("store", "dump", str(directory.broker_data), "--json").splitlines()]
+    dumped = [json.loads(line) for line in gantry("store", "dump", str(tmp_path / "broker"), "--json").splitlines()]
 
     assert len(receipt["offset_message_id"]) == len(receipt["message_id"]) == 56
     assert message["body"] == "one" and message["born_host"].startswith("[::1]:")

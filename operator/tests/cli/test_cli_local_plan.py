@@ -12,7 +12,7 @@ from gantry_cli.local import buffers
 from gantry_cli.local.access import access_of, make_replication_secret
 from gantry_cli.local.buffers import Mount
 from gantry_cli.local.plan import DEFAULT_MANIFEST, notes_of, require_room
-from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR, PortPlan
+from gantry_cli.local.ports import ANY, BROKER, NAME_SERVER, SIDECAR, PortPlan
 from gantry_cli.local.state import GroupState, member_name, parse_member
 from gantry_spec.manifest import Spec, read_group
 
@@ -91,6 +91,7 @@ def test_ports_stay_over_runs_and_edits(tmp_path: Path) -> None:
     assert before.items() <= after.items() and len(after) == 6
     every = [port for ports in after.values() for port in (ports[0] - 2, *ports, ports[2] + 1)]
     assert len(every) == len(set(every))
+    assert all(ANY.start <= port < 32_768 for ports in before.values() for port in ports), "the kernel gives none away"
     assert second.addresses == first.addresses
 
 

@@ -186,7 +186,7 @@ def test_taken_port_is_one_line_before_anything_starts(tmp_path: Path) -> None:
         result = gantry("up", "--single", "--data", str(tmp_path), "--namesrv-port", str(port))
 
     assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
-    assert f"port {port} (name server) is in use" in result.stderr and "--namesrv-port" in result.stderr
+    assert f"port {port} (name server of nameserver-0) is in use" in result.stderr and "--namesrv-port" in result.stderr
     assert not (tmp_path / "nameserver").exists()
 
 
@@ -203,8 +203,7 @@ def test_killed_broker_comes_back_and_the_stack_goes_on(tmp_path: Path) -> None:
         assert sent.returncode == 0, sent.stderr
 
         os.kill(child_of(record.pid, "gantry_broker"), signal.SIGKILL)
-        log = StackDirectory(tmp_path).log("up")
-        wait_until(lambda: "the broker is back" in log.read_text())
+        log = StackDirectory(tmp_path).log
 
         def read() -> list[str]:
             return sorted(gantry("consume", "survivors", namesrv=record.name_server).stdout.split())

@@ -5,7 +5,7 @@
     member                  one broker and its sidecar, each a ``ServerProcess``
     supervisor, acting      observe -> ``gantry_spec.decide`` -> act, again and again
     publishing, look        what the supervisor writes down of it, and how other processes read and show that
-    group_run, single       the start and the stop of a group, and of one broker without a group
+    group_run               the start and the stop of a group; `gantry up --single` is a group of one broker
     up, commands, promote   what a person types
 
 The decisions are those of the operator in a cluster; only the two ends, looking and acting, belong to this machine.

@@ -46,10 +46,13 @@ def apply(manifest: Path, data: Path, dry_run: bool) -> None:
     require_alive(look)
     state = GroupState(data)
     old, (new, text) = state.read_manifest(), read_manifest(manifest)
-    if old is not None:
-        problems = [*map(str, changes(old, new)), *immovable(old, new)]
-        if problems:
-            raise CliError("; ".join(problems))
+    if old is None:
+        raise Absent(
+            f"{data} has no manifest", "a broker of `gantry up --single` gets its settings with -o at its start"
+        )
+    problems = [*map(str, changes(old, new)), *immovable(old, new)]
+    if problems:
+        raise CliError("; ".join(problems))
     if dry_run:
         click.echo("it can be handed over")
         return

@@ -51,6 +51,6 @@ def down(data: Path) -> None:
     with waiting("stopping: what is in memory goes to disk"):
         while directory.is_running():
             if time.monotonic() > deadline:
-                raise CliError(f"the stack (pid {record.pid}) is still running", f"see {directory.log('broker')}")
+                raise CliError(f"the stack (pid {record.pid}) is still running", f"see {directory.path / 'logs'}")
             time.sleep(POLL_S)
     click.echo(f"stopped the name server {record.name_server} and the broker {record.broker}")

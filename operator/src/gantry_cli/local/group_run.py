@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError, explain
 from gantry_cli.local.access import access_of, make_replication_secret
 from gantry_cli.local.commands import console_address
@@ -28,6 +29,7 @@ from gantry_cli.local.plan import (
     notes_of,
     require_room,
     settings_of,
+    single_group,
 )
 from gantry_cli.local.publishing import Publisher
 from gantry_cli.local.running import Face, Summary, claim, first_error, is_listening, own_name, run_until_stopped
@@ -35,9 +37,10 @@ from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameSe
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.local.topics import LocalTopicReconciler
 from gantry_cli.processes import ServerProcess, boot_id_of
+from gantry_cli.rates import rates_between, read_facts, state_line
 from gantry_cli.round_trip import RoundTrip, round_trip
 from gantry_cli.stack import StackDirectory, StackRecord
-from gantry_client import ClientError
+from gantry_client import Admin, ClientError
 from gantry_remoting.addresses import join_address
 from gantry_spec.broker_conf import broker_name
 from gantry_spec.manifest import BrokerGroup, changes
@@ -64,17 +67,22 @@ async def run_group(options: GroupOptions, face: Face) -> None:
     """Everything between the lock and its release. Raises CliError."""
     directory = claim(options.data)
     try:
-        group = _manifest(options)
+        group = _group_of(options)
         run = await asyncio.to_thread(GroupRun, directory, group, options, face)
         await run.until_stopped()
     finally:
         directory.release()
 
 
-def _manifest(options: GroupOptions) -> BrokerGroup:
-    """The one that was handed over, else the one that is here, else the default. Raises CliError."""
+def _group_of(options: GroupOptions) -> BrokerGroup:
+    """The manifest that was handed over, else the one that is here, else the default. Raises CliError."""
     state = GroupState(options.data)
-    if (state.path / "broker").is_dir() and not state.group_file.exists():
+    if options.typed.single is not None:
+        if state.manifest_file.exists():
+            raise CliError(f"{options.data} holds a group", "gantry up without --single, or another --data")
+        state.make_folders()
+        return single_group(options.typed.single)
+    if (state.path / "broker").is_dir():
         raise CliError(f"{options.data} holds a broker that has no group", "gantry up --single, or another --data")
     known = state.read_manifest()
     if options.manifest is None:
@@ -104,11 +112,14 @@ class GroupRun:
         before = self.state.read_group()
         if before is not None:
             wait_for_end(before, face.report)
-        planner = Planner(self.state, group, options.typed, before)
+        self._is_single: Final = options.typed.single is not None
+        has_admin = importlib.util.find_spec("fastapi") is not None
+        has_sidecars = has_admin and not self._is_single
+        planner = Planner(self.state, group, options.typed, before, has_sidecars=has_sidecars)
         self.record: Final = planner.record
         choice = choose_buffers(self.state, group.spec, self.record)
-        has_sidecars = importlib.util.find_spec("fastapi") is not None
-        self.record.notes = notes_of(group.spec, choice) + ([] if has_sidecars else [WITHOUT_ADMIN])
+        self.record.notes = notes_of(group.spec, choice)
+        self.record.notes += [] if has_admin or self._is_single else [WITHOUT_ADMIN]
         self.record.console_url = self.record.console_url if has_sidecars else ""
         self.record.started_at_ms, self.record.pid = time.time_ns() // 1_000_000, os.getpid()
         self._access: Final = access_of(group.spec, self.state)
@@ -117,8 +128,8 @@ class GroupRun:
         self._token: Final = self.state.token()
         self._planner: Final = planner
         self.supervisor: Final = Supervisor(
-            self.state, self.record, settings, self._tell, has_sidecars=has_sidecars, make_record=self._make_record,
-            on_look=self._looked,
+            self.state, self.record, settings, self._tell, has_sidecars=has_sidecars, is_single=self._is_single,
+            make_record=self._make_record, on_look=self._looked,
         )  # fmt: skip
         self._has_sidecars: Final = has_sidecars
         self._name_servers: Final = [self._name_server(one) for one in self.record.name_servers]
@@ -208,7 +219,7 @@ class GroupRun:
             pid=os.getpid(),
             name_server=";".join(self.record.addresses),
             broker=join_address(self.record.host, first.port),
-            broker_name=broker_name(self.record.name, 0),
+            broker_name=self.supervisor.spec.broker.get("brokerName", broker_name(self.record.name, 0)),
             started_at_ms=self.record.started_at_ms,
             is_detached=self._face.is_detached,
         )
@@ -231,6 +242,9 @@ class GroupRun:
                 self.supervisor.tell(line)
 
     async def _stream(self) -> None:
+        if self._is_single:
+            broker = join_address(self.record.host, self.record.members[0].port)
+            await stream_state(";".join(self.record.addresses), broker, self._face)
         while True:
             self._face.show(self._publisher.line())
             await asyncio.sleep(self._face.interval_s)
@@ -261,11 +275,26 @@ class GroupRun:
         if self._has_sidecars:
             lines.append(f"  console       {self._console_address()}")
         lines.append(f"  data, logs    {self._directory.path}")
-        steps = (
-            f"Look at it:  {text.gantry} status{text.data} --watch   (stop with {text.stop})",
-            f"Break it:    {text.gantry} kill{text.data} master-0, and watch a slave take over",
-        )
+        steps = [f"Look at it:  {text.gantry} status{text.data} --watch   (stop with {text.stop})"]
+        if self.supervisor.spec.slaves:
+            steps.append(f"Break it:    {text.gantry} kill{text.data} master-0, and watch a slave take over")
         return text.with_lines(lines, steps)
+
+
+async def stream_state(name_server: str, broker: str, face: Face) -> None:
+    """Show the state of a broker alone until cancelled. A broker that does not answer is a line, too."""
+    started, previous = time.monotonic(), None
+    async with Admin(name_server, client_settings=client_settings()) as admin:
+        while True:
+            try:
+                facts = read_facts(await admin.brokers.runtime(broker), time.monotonic())
+            except ClientError as error:
+                face.show(f"the broker does not answer: {error}")
+                previous = None
+            else:
+                face.show(state_line(facts, rates_between(previous or facts, facts), facts.at_s - started))
+                previous = facts
+            await asyncio.sleep(face.interval_s)
 
 
 # -- processes that a killed supervisor left ---------------------------------------------------------------------------

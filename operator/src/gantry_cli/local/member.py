@@ -24,6 +24,8 @@ from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, OrderError
 
 LOOK_TIMEOUT_S: Final = 1.0
+STARTING_MS: Final = 10_000
+"""For how long a broker that was started is looked at more often: most recover in less."""
 DELAY_S_MAX: Final = 15.0
 """Between two starts of a process that died six times within a minute."""
 
@@ -104,6 +106,13 @@ class LocalMember:
         """The folder of its write buffers."""
         root = self._settings().buffers_root
         return None if root is None else buffers.folder_of(root, self._state.path, self.record.name)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether its broker was started a moment ago, and has not answered since."""
+        started_ms = self.broker.started_ms
+        is_new = self.broker.is_running and started_ms is not None and self._now_ms() - started_ms < STARTING_MS
+        return is_new and not self.is_answering
 
     @property
     def is_sidecar_outdated(self) -> bool:

@@ -7,17 +7,18 @@ no half of a group.
 from __future__ import annotations
 
 import random
-import socket
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
+
+from msgspec.structs import replace
 
 from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
 from gantry_cli.local.buffers import Choice
 from gantry_cli.local.member import Settings
-from gantry_cli.local.ports import ANY, BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan
+from gantry_cli.local.ports import ANY, BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan, is_free
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord, member_name
 from gantry_remoting import join_address
 from gantry_spec.manifest import BrokerGroup, Spec, read_group
@@ -32,6 +33,19 @@ spec:
   nameServers: {replicas: 1}
   failover: {after: 3s}
 """
+SINGLE_MANIFEST: Final = b"""\
+# What `gantry up --single` runs: a group of one broker, which waits for no slave.
+apiVersion: gantry.dev/v1alpha1
+kind: BrokerGroup
+metadata: {name: single}
+spec:
+  slaves: 0
+  replication: {mode: Async}
+  nameServers: {replicas: 1}
+  failover: {after: 3s}
+"""
+SINGLE_CONF: Final = {"brokerClusterName": "DefaultCluster", "brokerName": "broker-a"}
+"""RocketMQ's names for a broker that is given none."""
 WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: 10911, SIDECAR: 8080}
 SIDECAR_HOST: Final = "127.0.0.1"
 """Whatever brokers listen on: sidecars show much to whoever is on this machine, and nothing to others."""
@@ -46,10 +60,19 @@ class Wanted:
     ports: tuple[tuple[Kind, int | None], ...] = ()
     """The first port of each kind: None leaves it as it was, 0 takes any."""
 
+    single: Mapping[str, str] | None = None
+    """Settings of the broker of `gantry up --single`; None for a group."""
+
 
 def default_group() -> BrokerGroup:
     """Without a manifest."""
     return read_group(DEFAULT_MANIFEST)
+
+
+def single_group(options: Mapping[str, str]) -> BrokerGroup:
+    """Return the group of `gantry up --single`. ``options`` win over every other line of its ``broker.conf``."""
+    group = read_group(SINGLE_MANIFEST)
+    return replace(group, spec=replace(group.spec, broker={**SINGLE_CONF, **options}))
 
 
 def notes_of(spec: Spec, choice: Choice) -> list[str]:
@@ -64,8 +87,15 @@ def notes_of(spec: Spec, choice: Choice) -> list[str]:
 class Planner:
     """Makes the records of a group, and of members that come later."""
 
-    def __init__(self, state: GroupState, group: BrokerGroup, typed: Wanted, previous: GroupRecord | None) -> None:
+    def __init__(
+        self, state: GroupState, group: BrokerGroup, typed: Wanted, previous: GroupRecord | None, *,
+        has_sidecars: bool = True,
+    ) -> None:  # fmt: skip
+        """Plans all members that there are now. Raises CliError when a port is not to be had."""
         self._state: Final = state
+        self._has_sidecars: Final = has_sidecars
+        self._is_single: Final = typed.single is not None
+        self._single_store: Final = Path(group.spec.broker.get("storePathRootDir", state.path / "broker")).absolute()
         self._typed: Final = typed
         self._previous: Final = previous
         self._bases: Final = {kind: self._base(kind) for kind in (NAME_SERVER, BROKER, SIDECAR)}
@@ -93,7 +123,7 @@ class Planner:
         for old in olds:
             if self._is_kept(BROKER):
                 brokers[old.name] = self._ports.keep(BROKER, old.port, old.name)
-            if self._is_kept(SIDECAR):
+            if self._is_kept(SIDECAR) and self._has_sidecars and old.sidecar_port:
                 sidecars[old.name] = self._ports.keep(SIDECAR, old.sidecar_port, f"sidecar of {old.name}")
         for index in range(spec.name_servers.count):
             name = f"nameserver-{index}"
@@ -102,7 +132,8 @@ class Planner:
         own = [one.address for one in self.record.name_servers]
         self.record.addresses = own or list(spec.name_servers.addresses)
         wanted = {(shard, number) for shard in range(spec.shards) for number in spec.members}
-        identities = {(old.shard, old.number): old.identity for old in olds}
+        # The store of a broker alone may be thrown away while nothing runs: no other store could be mistaken for it.
+        identities = {(old.shard, old.number): "" if self._is_single else old.identity for old in olds}
         for shard, number in sorted(wanted | identities.keys()):
             name = member_name(shard, number)
             member = self.member(shard, number, brokers.get(name), sidecars.get(name))
@@ -120,7 +151,7 @@ class Planner:
             name=name,
             address=join_address(self._typed.host, port),
             port=port,
-            data=str(self._state.path / name),
+            data=str(self._state.path / ("nameserver" if self._is_single else name)),
             log=str(self._state.log(name)),
         )
 
@@ -128,7 +159,8 @@ class Planner:
         """The record of a member, with ports of its own. Raises CliError when there are none."""
         name, is_first = member_name(shard, number), (shard, number) == (0, 1)
         port = self._port(BROKER, name, is_first=is_first) if port is None else port
-        sidecar = self._port(SIDECAR, f"sidecar of {name}", is_first=is_first) if sidecar is None else sidecar
+        if sidecar is None:
+            sidecar = self._port(SIDECAR, f"sidecar of {name}", is_first=is_first) if self._has_sidecars else 0
         return MemberRecord(
             name=name,
             shard=shard,
@@ -137,7 +169,7 @@ class Planner:
             ha_port=port + 1,
             sidecar_port=sidecar,
             sidecar_url=f"http://{SIDECAR_HOST}:{sidecar}",
-            store=str(self._state.store(shard, number)),
+            store=str(self._single_store if self._is_single else self._state.store(shard, number)),
             log=str(self._state.log(name)),
             sidecar_log=str(self._state.log(f"sidecar-{name}")),
         )
@@ -175,20 +207,3 @@ def settings_of(
         access=access,
         sidecars=tuple(one.sidecar_url for one in record.members) if has_sidecars else (),
     )
-
-
-def is_free(host: str) -> Callable[[int], bool]:
-    """Whether nobody listens on a port of this machine now."""
-
-    def ask(port: int) -> bool:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-                probe.listen(1)
-            except OSError:
-                return False
-        return True
-
-    return ask

@@ -1,10 +1,16 @@
-"""Where local servers listen, and whether the ports are free before anything starts."""
+"""Where the parts of a local group listen: the same ports at every start, RocketMQ's own for the first of each kind.
+
+    name servers   9876   9877 ...
+    brokers        10911  10921 ...    each with its fast port two below, and that for replication one above
+    sidecars       8080   8082 ...     each with the port of log ranges one above
+
+What was given before stays. The first of each kind gets the well-known port, since clients look for it there; where
+that is busy the start is refused, and nothing is moved silently. The others take what is free above.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import random
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,73 +19,9 @@ from typing import Final, NamedTuple, final
 from gantry_cli.errors import CliError
 from gantry_remoting.addresses import join_address
 
-# -- free ports --------------------------------------------------------------------------------------------------------
-# Are the ports free? Asked before anything starts, so that the answer can name the port and the option.
-
-
-FAST_PORT_BELOW: Final = 2
-"""Clients and slaves expect a broker's fast port two below its port."""
-TRIES_MAX: Final = 200
-REPLICATION_PORT_ABOVE: Final = 1
-"""Slaves follow there, unless a setting says otherwise; a broker listens on it without any, too."""
-ANY: Final = range(20_000, 31_000)
-"""Where any port is looked for: below those that the kernel gives to connections, while the servers start, say."""
-
-
-def require_free(host: str, port: int, what: str, option: str) -> None:
-    """Raise CliError when nobody can listen on `port`, naming `what` wanted it and the `option` that moves it."""
-    try:
-        _try(host, port)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise CliError(
-                f"port {port} ({what}) is in use by another program", f"choose another with {option}"
-            ) from error
-        if error.errno == errno.EACCES:
-            raise CliError(f"port {port} ({what}) needs root", f"choose one above 1023 with {option}") from error
-        raise CliError(
-            f"cannot listen on {join_address(host, port)} ({what}): {error.strerror}", "choose another with --host"
-        ) from error
-
-
-def free_port(host: str) -> int:
-    """Any free port."""
-    return free_broker_port(host, is_alone=True)
-
-
-def free_broker_port(host: str, *, is_alone: bool = False) -> int:
-    """A free port, with those for fast requests and for slaves free as well."""
-    for _ in range(TRIES_MAX):
-        port = random.choice(ANY)
-        with contextlib.suppress(OSError):
-            _try(host, port)
-            for offset in () if is_alone else (-FAST_PORT_BELOW, REPLICATION_PORT_ABOVE):
-                _try(host, port + offset)
-            return port
-    raise CliError(f"found no free port on {host}", "name one with --broker-port")
-
-
-def _try(host: str, port: int) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, port))
-        probe.listen(1)
-
-
-# -- the ports of a group ----------------------------------------------------------------------------------------------
-# Where the parts of a local group listen: the same ports at every start, RocketMQ's own for the first of each kind.
-#
-#     name servers   9876   9877 ...
-#     brokers        10911  10921 ...    each with its fast port two below, and that for replication one above
-#     sidecars       8080   8082 ...     each with the port of log ranges one above
-#
-# What was given before stays. The first of each kind gets the well-known port, and so does whoever looks for it; where
-# that is busy it is said, and nothing is moved silently. The others take what is free above. Pure, apart from the
-# question whether a port is free, which is handed in.
-
-
 PORT_END: Final = 65_536
+ANY: Final = range(20_000, 31_000)
+"""Where free ports are looked for: below those that the kernel gives to connections while the servers start."""
 FAST_BELOW: Final = 2
 
 
@@ -143,3 +85,23 @@ def _part(kind: Kind, offset: int) -> str:
     if kind is BROKER and offset:
         return "fast port" if offset < 0 else "replication port"
     return "port of log ranges" if offset else kind.what
+
+
+def is_free(host: str) -> Callable[[int], bool]:
+    """Return the test whether a port of ``host`` is free. The test raises CliError if no process may listen there."""
+
+    def ask(port: int) -> bool:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+                probe.listen(1)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return False
+                remedy = "choose ports above 1023" if error.errno == errno.EACCES else "choose another with --host"
+                raise CliError(f"cannot listen on {join_address(host, port)}: {error.strerror}", remedy) from error
+        return True
+
+    return ask

@@ -11,6 +11,7 @@
     STATE/decision.json      what was seen and decided last, for whoever looks
     STATE/token              who shows this to a sidecar may order everything
     STATE/stores/master-0/   and logs/, conf/, nameserver-0/
+    STATE/broker/            the only store of `gantry up --single`, beside nameserver/; there is no manifest then
 
 Everything is written whole or not at all. A file that is damaged stops a start, and says how to go on.
 """

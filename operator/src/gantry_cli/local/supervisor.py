@@ -34,14 +34,16 @@ from gantry_spec.ledger import Ledger
 from gantry_spec.manifest import Spec
 from gantry_spec.manifest.annotations import Wanted
 from gantry_spec.manifest.parts import Retain
-from gantry_spec.observed import Observed, ObservedShard, Role
+from gantry_spec.observed import Observed, ObservedShard, PromotionRequest, Role
 
 LOOK_INTERVAL_S: Final = 1.0
 BUSY_INTERVAL_S: Final = 0.1
-"""While something was just done, or is about to be."""
+"""While something was just done, or is about to be, or a broker starts."""
 LEASE_DURATION_MS: Final = 6_000
 EVENTS_MAX: Final = 200
 SAME_AGAIN_MS: Final = 5_000
+ALONE: Final = PromotionRequest(id="single", loss_accepted=None)
+"""The order of `gantry up --single`: its broker is the master with what its store has, since no other has more."""
 EVERYBODY: Final = 0
 """No member's number: whoever of a shard answers."""
 
@@ -52,7 +54,8 @@ class Supervisor:
 
     def __init__(
         self, state: GroupState, record: GroupRecord, settings: Settings, tell: Callable[[str], None], *,
-        has_sidecars: bool, make_record: Callable[[int, int], MemberRecord], on_look: Callable[[], None],
+        has_sidecars: bool, is_single: bool, make_record: Callable[[int, int], MemberRecord],
+        on_look: Callable[[], None],
     ) -> None:  # fmt: skip
         """``make_record`` plans a member that an edit adds; ``on_look`` is called after each observation."""
         self.state: Final = state
@@ -64,6 +67,7 @@ class Supervisor:
         self.looks = 0
         self.events: Final[deque[Event]] = deque(maxlen=EVENTS_MAX)
         self._has_sidecars: Final = has_sidecars
+        self._is_single: Final = is_single
         self._make_record, self._on_look = make_record, on_look
         self._told: Final = tell
         self._words: Final = LastWords(state)
@@ -171,7 +175,7 @@ class Supervisor:
     async def _look_forever(self) -> None:
         while True:
             self._wake.clear()
-            is_busy = await self._once()
+            is_busy = await self._once() or any(member.is_starting for member in self.members.values())
             with suppress(TimeoutError):
                 async with asyncio.timeout(BUSY_INTERVAL_S if is_busy else LOOK_INTERVAL_S):
                     await self._wake.wait()
@@ -244,12 +248,15 @@ class Supervisor:
         """One shard as it was seen last."""
         asked_ms = now_ms()
         asked = self._standing_orders.read() if asked is None else asked
+        is_idle = all(one.report is None or one.report.role is not Role.MASTER for one in self.members.values())
+        alone = ALONE if self._is_single and is_idle else None
         return ObservedShard(
             number=shard,
             lease=self.lease(shard).observed,
             members=tuple(self.members[key].seen(asked_ms) for key in sorted(self.members) if key[0] == shard),
             last_word=self._words.of(shard),
-            request=asked.request(shard),
+            request=alone or asked.request(shard),
+            restore="" if alone is None else alone.id,
             is_fenced=shard in asked.fenced,
             holds_nothing=self.holds_nothing(shard) if shard >= self.spec.shards else None,
             replace_disks=tuple(number for one, number in asked.given_up if one == shard),

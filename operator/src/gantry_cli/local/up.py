@@ -19,13 +19,14 @@ from gantry_cli.local.group_run import GroupOptions, run_group
 from gantry_cli.local.plan import Wanted
 from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
 from gantry_cli.local.running import DetachedFace, Face, ForegroundFace
-from gantry_cli.local.single import SingleOptions, run_single
 from gantry_cli.options import data_option, refuse_ignored
 from gantry_cli.progress import waiting
 from gantry_cli.stack import StackDirectory
 from gantry_remoting import bare_host
 
 PORT = click.IntRange(0, 65535)
+SUPERVISED: Final = frozenset({"brokerId", "brokerRole", "controlSocketPath", "roleAtStart"})
+"""Settings by which the supervisor gives a broker its role."""
 
 
 @click.command(
@@ -41,7 +42,7 @@ PORT = click.IntRange(0, 65535)
 @click.option("-f", "--file", "manifest", metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="A BrokerGroup manifest [default: the group that is here, else one shard, one slave].")  # fmt: skip
-@click.option("--single", is_flag=True, help="One name server and one broker, without a group and its supervision.")
+@click.option("--single", is_flag=True, help="One name server and one broker, without manifest, slave and sidecar.")
 @click.option("--namesrv-port", "name_server_port", type=PORT,
               help="Port of the first name server; 0 takes a free one [default: as before, else 9876].")  # fmt: skip
 @click.option("--broker-port", type=PORT,
@@ -94,29 +95,14 @@ def up(
         return
 
     def run(face: Face) -> None:
-        if single:
-            asyncio.run(run_single(_single(data, host, name_server_port, broker_port, entries), face))
-        else:
-            ports = ((NAME_SERVER, name_server_port), (BROKER, broker_port), (SIDECAR, console_port))
-            typed = GroupOptions(data=data, manifest=manifest, typed=Wanted(host=host, ports=ports))
-            asyncio.run(run_group(typed, face))
+        ports = ((NAME_SERVER, name_server_port), (BROKER, broker_port), (SIDECAR, console_port))
+        typed = Wanted(host=host, ports=ports, single=entries if single else None)
+        asyncio.run(run_group(GroupOptions(data=data, manifest=manifest, typed=typed), face))
 
     if report_fd is None:
         run(ForegroundFace())
     else:
         run_detached(report_fd, run)
-
-
-def _single(
-    data: Path, host: str, name_server_port: int | None, broker_port: int | None, entries: dict[str, str]
-) -> SingleOptions:
-    return SingleOptions(
-        data=data,
-        host=host,
-        name_server_port=9876 if name_server_port is None else name_server_port,
-        broker_port=10911 if broker_port is None else broker_port,
-        broker_options=entries,
-    )
 
 
 def _broker_options(options: tuple[str, ...]) -> dict[str, str]:
@@ -125,6 +111,8 @@ def _broker_options(options: tuple[str, ...]) -> dict[str, str]:
         key, separator, value = option.partition("=")
         if not separator or not key.strip():
             raise click.BadParameter(f"{option!r} is not KEY=VALUE", param_hint="-o")
+        if key.strip() in SUPERVISED:
+            raise click.BadParameter(f"{key.strip()} is set by the supervisor of the broker", param_hint="-o")
         entries[key.strip()] = value.strip()
     return entries
 
@@ -142,7 +130,7 @@ def detach(data: Path, words: Sequence[str]) -> None:
     directory = StackDirectory(data)
     try:
         directory.path.mkdir(parents=True, exist_ok=True)
-        log = directory.log("up").open("ab")
+        log = directory.log.open("ab")
     except OSError as error:
         raise CliError(f"cannot use {data}: {error.strerror}", "choose another --data") from error
     command = [sys.executable, "-m", "gantry_cli", "up", "--report-fd", str(writer), "--data", str(directory.path)]
@@ -162,7 +150,7 @@ def detach(data: Path, words: Sequence[str]) -> None:
         click.echo(outcome["ready"])
         return
     process.wait(DETACH_TIMEOUT_S)
-    raise CliError(outcome.get("error", f"the stack did not start; see {directory.log('up')}"))
+    raise CliError(outcome.get("error", f"the stack did not start; see {directory.log}"))
 
 
 def run_detached(descriptor: int, run: Callable[[DetachedFace], None]) -> None:

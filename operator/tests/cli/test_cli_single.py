@@ -1,0 +1,217 @@
+"""`gantry up --single`: a group of one broker, in the folder that it always had."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.testing import CliRunner
+from local_group_kit import TIMEOUT_S, gantry
+
+from gantry_cli.local.look import Look, running_look
+from gantry_cli.local.plan import Planner, Wanted, single_group
+from gantry_cli.local.ports import BROKER, NAME_SERVER
+from gantry_cli.local.state import GroupRecord, GroupState
+from gantry_cli.local.up import up as up_command
+from gantry_cli.stack import StackDirectory
+from gantry_spec.broker_conf import Place, broker_conf
+from gantry_testing.local import PATIENT, ROOMY
+from gantry_testing.ports import free_broker_port, free_port
+
+SMALL: Final = {"mappedFileSizeCommitLog": str(16 << 20), "messageIndexEnable": "false", **PATIENT, **ROOMY}
+OPTIONS: Final = tuple(word for pair in SMALL.items() for word in ("-o", "=".join(pair)))
+FREE: Final = ("--namesrv-port", "0", "--broker-port", "0")
+
+
+def planned(state: Path, before: GroupRecord | None = None, **options: str) -> GroupRecord:
+    """Where it would be: on free ports, or on those that it had."""
+    ports = tuple((kind, 0) for kind in (NAME_SERVER, BROKER) if before is None)
+    typed = Wanted(ports=ports, single=options)
+    return Planner(GroupState(state), single_group(options), typed, before, has_sidecars=False).record
+
+
+def test_typed_settings_win_over_all_others() -> None:
+    """RocketMQ's names by default; whatever is typed with -o replaces the line that the group would have."""
+    place = Place(group="single", shard=0, number=1, address="127.0.0.1", store="/store", name_servers=("ns:1",))
+    plain = broker_conf(single_group({}).spec, place)
+    typed = {"brokerName": "mine", "flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": "9"}
+    conf = broker_conf(single_group(typed).spec, place)
+
+    assert (plain["brokerClusterName"], plain["brokerName"]) == ("DefaultCluster", "broker-a")
+    assert (plain["brokerRole"], plain["inSyncReplicas"]) == ("ASYNC_MASTER", "1")
+    assert conf.items() >= typed.items() and conf["namesrvAddr"] == "ns:1"
+
+
+@pytest.mark.parametrize("key", ["brokerId", "brokerRole", "controlSocketPath", "roleAtStart"])
+def test_settings_of_the_role_are_refused(tmp_path: Path, key: str) -> None:
+    """The supervisor gives the broker its role over its control socket, so it must know both."""
+    result = CliRunner().invoke(up_command, ["--single", "--data", str(tmp_path), "-o", f"{key}=1"])
+
+    assert result.exit_code == 2 and f"{key} is set by the supervisor" in result.output
+
+
+def test_data_lies_where_earlier_versions_put_it(tmp_path: Path) -> None:
+    """DIR/broker and DIR/nameserver; no port for a sidecar is asked for; ports are kept, and a store may be moved."""
+    first = planned(tmp_path)
+    first.members[0].identity = "of the store then"
+    second = planned(tmp_path, first)
+    moved = planned(tmp_path, first, storePathRootDir=str(tmp_path / "elsewhere"))
+
+    (server,), (member,) = second.name_servers, second.members
+    assert (server.data, member.store) == (str(tmp_path / "nameserver"), str(tmp_path / "broker"))
+    assert (server.port, member.port) == (first.name_servers[0].port, first.members[0].port)
+    assert (member.name, member.sidecar_port, member.identity) == ("master-0", 0, "")
+    assert moved.members[0].store == str(tmp_path / "elsewhere")
+
+
+def test_a_folder_of_one_kind_is_refused_for_the_other(tmp_path: Path) -> None:
+    """A group does not start on the folder of a broker alone, nor the other way round: each would begin anew."""
+    single, group = tmp_path / "single", tmp_path / "group"
+    (single / "broker").mkdir(parents=True)
+    group.mkdir()
+    (group / "manifest.yaml").write_text("{}")
+
+    assert "holds a broker that has no group -- gantry up --single" in gantry("up", "--data", str(single), code=1)
+    assert "holds a group -- gantry up without --single" in gantry("up", "--single", "--data", str(group), code=1)
+
+
+# -- with servers ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def earlier_version(folder: Path, name_server_port: int, broker_port: int) -> Iterator[None]:
+    """The two servers as `gantry up --single` ran them before there was a group, with the files that it wrote."""
+    folder.mkdir()
+    conf = {
+        "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": "0", "brokerIP1": "127.0.0.1",
+        "bindAddress": "127.0.0.1", "listenPort": str(broker_port), "namesrvAddr": f"127.0.0.1:{name_server_port}",
+        "storePathRootDir": str(folder / "broker"),
+    }  # fmt: skip
+    head = "# Written by `gantry up` at every start; change settings with `gantry up -o key=value`."
+    lines = [head, *(f"{key}={value}" for key, value in (conf | SMALL).items()), ""]
+    (folder / "broker.conf").write_text("\n".join(lines))
+    (folder / "lock").touch()
+    listen = ("--listen", f"127.0.0.1:{name_server_port}", "--data", str(folder / "nameserver"))
+    commands = {"nameserver": listen, "broker": ("-c", str(folder / "broker.conf"))}
+    processes = []
+    try:
+        for name, words in commands.items():
+            with (folder / f"{name}.log").open("wb") as log:
+                command = [sys.executable, "-m", f"gantry_{name}", *words]
+                processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+            deadline = time.monotonic() + TIMEOUT_S
+            while "listening on" not in (folder / f"{name}.log").read_text():
+                assert time.monotonic() < deadline, (folder / f"{name}.log").read_text()
+                time.sleep(0.02)
+        yield
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait(TIMEOUT_S)
+
+
+def look_at(folder: Path) -> Look:
+    look = running_look(folder)
+    assert look is not None, (folder / "up.log").read_text()
+    return look
+
+
+@pytest.mark.verify(quick=1)
+@pytest.mark.parametrize("is_doubtful", [False, True], ids=["stopped cleanly", "may lack something"])
+def test_a_folder_of_an_earlier_version_keeps_its_messages(tmp_path: Path, *, is_doubtful: bool) -> None:
+    """It had no Lease. One is made from what its store has recorded, also where that store may have lost something:
+    no other broker could have more."""
+    folder, name_server_port, broker_port = tmp_path / "old", free_port(), free_broker_port()
+    name_server = f"127.0.0.1:{name_server_port}"
+    with earlier_version(folder, name_server_port, broker_port):
+        gantry("topic", "create", "-n", name_server, "orders", "--queues", "1")
+        gantry("produce", "-n", name_server, "orders", "one", "two")
+    if is_doubtful:
+        (folder / "broker" / "whole.json").unlink()
+
+    ports = ("--namesrv-port", str(name_server_port), "--broker-port", str(broker_port))
+    gantry("up", "--single", "--data", str(folder), "--detach", *ports, *OPTIONS)
+    try:
+        record = StackDirectory(folder).running()
+        assert record is not None
+        gantry("produce", "-n", name_server, "orders", "three")
+        found = gantry("consume", "-n", name_server, "orders").split()
+        lease = json.loads((folder / "lease-0.json").read_text())
+    finally:
+        gantry("down", "--data", str(folder))
+
+    assert found == ["one", "two", "three"]
+    assert (record.name_server, record.broker) == (name_server, f"127.0.0.1:{broker_port}")
+    assert record.broker_name == "broker-a" and lease["epoch"] > 0
+    assert not (folder / "broker" / "abort").exists() and not list((folder / "stores").iterdir())
+
+
+@pytest.mark.verify
+def test_commands_for_groups_work_on_a_broker_alone(tmp_path: Path) -> None:
+    """It is seen, killed, started again, explained and packed like a member of a group, and has no manifest."""
+    folder = tmp_path / "alone"
+    data = ("--data", str(folder))
+    gantry("up", "--single", *data, "--detach", *FREE, *OPTIONS)
+    try:
+        first = look_at(folder)
+        name_server = first.name_servers[0]
+        gantry("produce", "-n", name_server, "orders", "one")
+        status = json.loads(gantry("status", *data, "--output", "json"))
+        killed = gantry("kill", *data, "master-0", "--down", "0s")
+        deadline = time.monotonic() + TIMEOUT_S
+        while (member := look_at(folder).members[0]).role != "MASTER" or member.epoch == first.members[0].epoch:
+            assert time.monotonic() < deadline, (folder / "up.log").read_text()
+            time.sleep(0.05)
+        found = gantry("consume", "-n", name_server, "orders").split()
+        promoted = gantry("promote", *data, "0=1")
+        explained = gantry("explain", *data)
+        bundle = gantry("bundle", *data, "--to", str(tmp_path / "bundle.tar.gz"))
+        (tmp_path / "group.yaml").write_text(
+            "apiVersion: gantry.dev/v1alpha1\nkind: BrokerGroup\nmetadata: {name: x}\n"
+        )
+        applied = gantry("apply", *data, "-f", str(tmp_path / "group.yaml"), code=None)
+    finally:
+        gantry("down", *data)
+
+    assert status["local_group"]["members"][0]["name"] == "master-0"
+    assert status["brokers"][0]["address"]["name"] == "broker-a" and status["brokers"][0]["address"]["broker_id"] == 0
+    assert "is started again at once" in killed and found == ["one"]
+    assert "master-0 is the master already" in promoted and "shard 0" in explained
+    assert "bundle.tar.gz" in bundle and "has no manifest" in applied
+
+
+@pytest.mark.verify
+def test_a_restart_after_a_loss_needs_no_order(tmp_path: Path) -> None:
+    """After a power cut the store may lack what was acknowledged. A broker alone is the master again all the same, and
+    the same holds for a store that was thrown away: no other broker could have more."""
+    data = ("--data", str(tmp_path))
+    gantry("up", "--single", *data, "--detach", *FREE, *OPTIONS)
+    name_server = look_at(tmp_path).name_servers[0]
+    gantry("produce", "-n", name_server, "orders", "one")
+    supervisor = look_at(tmp_path)
+    os.kill(supervisor.pid, signal.SIGKILL)
+    (tmp_path / "words.json").unlink()
+    broker = supervisor.members[0].pid
+    deadline = time.monotonic() + TIMEOUT_S
+    while broker is not None and Path(f"/proc/{broker}").exists():
+        assert time.monotonic() < deadline, "the broker does not end with its supervisor"
+        time.sleep(0.05)
+    (tmp_path / "broker" / "whole.json").unlink()
+    gantry("up", "--single", *data, "--detach", *OPTIONS)
+    found = gantry("consume", "-n", name_server, "orders").split()
+    gantry("down", *data)
+    (tmp_path / "broker").rename(tmp_path / "thrown-away")
+    gantry("up", "--single", *data, "--detach", *OPTIONS)
+    topics = gantry("topic", "list", "-n", name_server)
+    gantry("down", *data)
+
+    assert found == ["one"] and "orders" not in topics
