@@ -20,7 +20,7 @@ from gantry_cli.examples import examples
 from gantry_cli.output import Form, output_option, record_text, show
 from gantry_cli.progress import bytes_progress
 from gantry_cli.store.documents import dumped_document, summary_document, verify_document
-from gantry_cli.store.reading import EXIT_DAMAGED, absolute, reading
+from gantry_cli.store.reading import EXIT_DAMAGED, absolute, buffers_option, directory_argument, reading
 from gantry_cli.store.repair import accept_loss, recover_store, repair_plan
 from gantry_cli.store.text import dumped_text, summary_text, verify_text
 from gantry_store_files.queue_units import queue_ids, queue_place
@@ -37,7 +37,7 @@ from gantry_store_files.queue_units import queue_ids, queue_place
         ("gantry store dump DIR --count 0 --body none --output json > records.jsonl", "all of them, a line each"),
     )
 )
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@directory_argument
 @click.option("--offset", type=click.IntRange(min=0), help="Begin at this place of the log. [default: its first]")
 @click.option("--topic", help="Read a queue of this topic instead, in its order.")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="The queue. [default: 0]")
@@ -104,7 +104,7 @@ def _in_queue(root: str, topic: str, queue_id: int, number: int) -> Iterator[Dum
         ("gantry store verify DIR --output json | jq '.findings[] | select(.harm == \"lost\")'", "what is gone"),
     )
 )
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@directory_argument
 @click.option("--from", "start", type=click.IntRange(min=0), metavar="OFFSET", help="Begin at this place of the log.")
 @click.option("--to", "end", type=click.IntRange(min=0), metavar="OFFSET", help="End at this place of the log.")
 @click.option(
@@ -147,8 +147,8 @@ def verify(directory: Path, start: int | None, end: int | None, quick: bool, for
         ("gantry store inspect DIR --output json | jq .log", "for programs"),
     )
 )
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--buffers", type=click.Path(path_type=Path), help="Where its write buffers are, if not where it says.")
+@directory_argument
+@buffers_option
 @click.option("--all", "with_queues", is_flag=True, help="Every queue, not only the sums of topics.")
 @output_option
 def inspect(directory: Path, buffers: Path | None, with_queues: bool, form: Form) -> None:

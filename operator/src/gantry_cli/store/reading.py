@@ -10,9 +10,16 @@ import click
 
 from gantry_cli.errors import EXIT_INTERRUPTED, Absent, CliError
 
+NO_STORE_REMEDY: Final = "give the directory that storePathRootDir names"
 EXIT_DAMAGED: Final = 1
 EXIT_UNREADABLE: Final = 4
 """Neither good nor damaged: nothing can be said, or nothing was done."""
+
+
+directory_argument = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+buffers_option = click.option(
+    "--buffers", type=click.Path(path_type=Path), help="Where its write buffers are, if not where it says."
+)
 
 
 @final
@@ -28,7 +35,7 @@ def reading(directory: Path) -> Iterator[str]:
     root = os.path.abspath(directory)
     if not os.path.isdir(root):
         what = "is no directory" if os.path.lexists(root) else "does not exist"
-        raise Absent(f"{root} {what}", "give the directory that storePathRootDir names")
+        raise Absent(f"{root} {what}", NO_STORE_REMEDY)
     try:
         yield root
     except PermissionError as error:

@@ -1,6 +1,8 @@
 """`gantry store repair-plan`, `recover` and `accept-loss`: what a start would do, and doing it without a broker."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -8,15 +10,25 @@ from gantry_broker.ports.clock import SystemClock
 from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store import offline
 from gantry_broker.store.inspect.repair import RepairPlanner
-from gantry_broker.store.inspect.summary import inspect_store
+from gantry_broker.store.inspect.summary import StoreSummary, inspect_store
 from gantry_broker.store.loss import describe_missing
 from gantry_broker.store.offline import CannotRecover, recover
 from gantry_cli.errors import Absent
 from gantry_cli.examples import examples
 from gantry_cli.output import Form, output_option, show
-from gantry_cli.progress import bytes_progress
-from gantry_cli.store.reading import EXIT_DAMAGED, CannotRead, absolute, reading
+from gantry_cli.progress import Tell, bytes_progress
+from gantry_cli.store.reading import (
+    EXIT_DAMAGED,
+    NO_STORE_REMEDY,
+    CannotRead,
+    absolute,
+    buffers_option,
+    directory_argument,
+    reading,
+)
 from gantry_cli.store.text import accepted_text, plan_text, recovery_text
+
+T = TypeVar("T")
 
 
 @click.command(
@@ -27,8 +39,8 @@ from gantry_cli.store.text import accepted_text, plan_text, recovery_text
         ("gantry store repair-plan DIR --output json | jq .cut_bytes", "for programs"),
     ),
 )
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--buffers", type=click.Path(path_type=Path), help="Where its write buffers are, if not where it says.")
+@directory_argument
+@buffers_option
 @output_option
 def repair_plan(directory: Path, buffers: Path | None, form: Form) -> None:
     """Say what a start would do to the store in DIR, without doing it.
@@ -55,8 +67,8 @@ def repair_plan(directory: Path, buffers: Path | None, form: Form) -> None:
         ("gantry store recover DIR --buffers /dev/hugepages/gantry", "its write buffers are here now"),
     ),
 )
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--buffers", type=click.Path(path_type=Path), help="Where its write buffers are, if not where it says.")
+@directory_argument
+@buffers_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @output_option
 def recover_store(directory: Path, buffers: Path | None, yes: bool, form: Form) -> None:
@@ -70,20 +82,10 @@ def recover_store(directory: Path, buffers: Path | None, yes: bool, form: Form) 
     is there, 4 it could not be done, 130 Ctrl-C.
     """
     with reading(directory) as root:
-        summary = inspect_store(RealReadingDisk(), root, buffers_path=absolute(buffers))
-        if not summary.is_store:
-            raise Absent(f"there is no store in {root}", "give the directory that storePathRootDir names")
-        if summary.holder_pid is not None:
-            raise CannotRead(f"a broker has {root} open (pid {summary.holder_pid or 'unknown'})", "stop it first")
+        summary = _stopped_store(root, buffers, "stop it first")
         if not yes:
-            click.echo(summary.next_start, err=True)
-            if not click.confirm("Do it now?", err=True):
-                raise CannotRead("nothing was done")
-        try:
-            with bytes_progress("recovering") as tell:
-                report = recover(root, absolute(buffers), tell)
-        except CannotRecover as error:
-            raise CannotRead(str(error), "see `gantry store repair-plan`") from error
+            _confirm(summary.next_start, "Do it now?")
+        report = _recovering(lambda tell: recover(root, absolute(buffers), tell))
     show(form, report, lambda: recovery_text(root, report))
     if report.damaged or report.lost_flushed_bytes or report.set_aside:
         raise click.exceptions.Exit(EXIT_DAMAGED)
@@ -96,8 +98,8 @@ def recover_store(directory: Path, buffers: Path | None, yes: bool, form: Form) 
         ("gantry store accept-loss DIR --yes", "in a script"),
     ),
 )
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--buffers", type=click.Path(path_type=Path), help="Where its write buffers are, if not where it says.")
+@directory_argument
+@buffers_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @output_option
 def accept_loss(directory: Path, buffers: Path | None, yes: bool, form: Form) -> None:
@@ -112,20 +114,36 @@ def accept_loss(directory: Path, buffers: Path | None, yes: bool, form: Form) ->
     could not be done, 130 Ctrl-C.
     """
     with reading(directory) as root:
-        summary = inspect_store(RealReadingDisk(), root, buffers_path=absolute(buffers))
-        if not summary.is_store:
-            raise Absent(f"there is no store in {root}", "give the directory that storePathRootDir names")
-        if summary.holder_pid is not None:
-            remedy = "stop it first, or use `gantry ha accept-loss`"
-            raise CannotRead(f"a broker has {root} open (pid {summary.holder_pid or 'unknown'})", remedy)
+        summary = _stopped_store(root, buffers, "stop it first, or use `gantry ha accept-loss`")
         if not yes:
-            missing = summary.missing
-            click.echo(describe_missing(missing) if missing else "No missing log data is known yet.", err=True)
-            if not click.confirm("Accept that it is lost for good?", err=True):
-                raise CannotRead("nothing was done")
-        try:
-            with bytes_progress("recovering") as tell:
-                record = offline.accept_loss(root, "gantry store accept-loss", absolute(buffers), tell)
-        except CannotRecover as error:
-            raise CannotRead(str(error), "see `gantry store repair-plan`") from error
+            missing = describe_missing(summary.missing) if summary.missing else "No missing log data is known yet."
+            _confirm(missing, "Accept that it is lost for good?")
+        by = "gantry store accept-loss"
+        record = _recovering(lambda tell: offline.accept_loss(root, by, absolute(buffers), tell))
     show(form, record, lambda: accepted_text(root, record))
+
+
+def _stopped_store(root: str, buffers: Path | None, remedy: str) -> StoreSummary:
+    """Return what is in a store that no broker has open. Raises CannotRead with ``remedy`` if one has, and Absent."""
+    summary = inspect_store(RealReadingDisk(), root, buffers_path=absolute(buffers))
+    if not summary.is_store:
+        raise Absent(f"there is no store in {root}", NO_STORE_REMEDY)
+    if summary.holder_pid is not None:
+        raise CannotRead(f"a broker has {root} open (pid {summary.holder_pid or 'unknown'})", remedy)
+    return summary
+
+
+def _confirm(text: str, question: str) -> None:
+    """Show what would happen, and ask. Raises CannotRead if the answer is no."""
+    click.echo(text, err=True)
+    if not click.confirm(question, err=True):
+        raise CannotRead("nothing was done")
+
+
+def _recovering(work: Callable[[Tell], T]) -> T:
+    """Do what writes to the store, and show how far it is. Raises CannotRead if the store cannot be recovered."""
+    try:
+        with bytes_progress("recovering") as tell:
+            return work(tell)
+    except CannotRecover as error:
+        raise CannotRead(str(error), "see `gantry store repair-plan`") from error
