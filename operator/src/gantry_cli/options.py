@@ -46,6 +46,22 @@ def data_option(command: F) -> F:
     )(command)
 
 
+def read_pairs(_: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Read an option that is repeated as a map; for `callback=` of one whose metavar is KEY=VALUE or the like."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise click.BadParameter(f"{text!r} is not {option.metavar}")
+        found[name] = value
+    return found
+
+
+def read_settings(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Read settings of a ``broker.conf``, where blanks around names and values mean nothing."""
+    return {key.strip(): value.strip() for key, value in read_pairs(context, option, given).items()}
+
+
 def refuse_ignored(mode: str, *, ignored: Container[str] | None = None, used: Container[str] = ()) -> None:
     """Raise click's UsageError for an option on the command line that has no effect in ``mode``.
 

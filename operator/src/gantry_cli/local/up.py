@@ -19,7 +19,7 @@ from gantry_cli.local.group_run import GroupOptions, run_group
 from gantry_cli.local.plan import Wanted
 from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
 from gantry_cli.local.running import DetachedFace, Face, ForegroundFace
-from gantry_cli.options import data_option, refuse_ignored
+from gantry_cli.options import data_option, read_settings, refuse_ignored
 from gantry_cli.progress import waiting
 from gantry_cli.stack import StackDirectory
 from gantry_remoting import bare_host
@@ -58,14 +58,14 @@ SUPERVISED: Final = frozenset({"brokerId", "brokerRole", "controlSocketPath", "r
     callback=lambda _context, _parameter, host: bare_host(host),
     help="Address to listen on and to tell clients; ::1 for IPv6.",
 )
-@click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE",
+@click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE", callback=read_settings,
               help="With --single, a setting for broker.conf; repeatable (`gantry broker --settings` lists them)."
               " A group has them in spec.broker.")  # fmt: skip
 @click.option("--detach", "is_detached", is_flag=True, help="Go on in the background.")
 @click.option("--report-fd", type=int, hidden=True, help="For --detach: say on this descriptor how the start went.")
 def up(
     data: Path, manifest: Path | None, single: bool, name_server_port: int | None, broker_port: int | None,
-    console_port: int | None, host: str, options: tuple[str, ...], is_detached: bool, report_fd: int | None,
+    console_port: int | None, host: str, options: dict[str, str], is_detached: bool, report_fd: int | None,
 ) -> None:  # fmt: skip
     """Start a group of brokers here, and prove that it works.
 
@@ -77,11 +77,12 @@ def up(
         raise click.BadParameter(
             "the fast port is two below the broker's port; take 3 or more", param_hint="--broker-port"
         )
-    entries = _broker_options(options)
-    if entries and not single:
+    if options and not single:
         raise click.UsageError("-o is for --single; a group has such lines in its manifest: spec.broker")
     if manifest is not None and single:
         raise click.UsageError("--single runs no manifest: leave it out, or -f")
+    if settled := sorted(options.keys() & SUPERVISED):
+        raise click.UsageError(f"-o {settled[0]} is set by the supervisor of the broker: leave it out")
     if single:
         refuse_ignored("with --single, which runs no sidecar", ignored={"console_port"})
     if is_detached:
@@ -91,30 +92,18 @@ def up(
         for name in ("name_server_port", "broker_port", "console_port"):
             if context.params[name] is not None:
                 words += [f"--{name.replace('name_server', 'namesrv').replace('_', '-')}", str(context.params[name])]
-        detach(data, [*words, *(word for pair in entries.items() for word in ("-o", "=".join(pair)))])
+        detach(data, [*words, *(word for pair in options.items() for word in ("-o", "=".join(pair)))])
         return
 
     def run(face: Face) -> None:
         ports = ((NAME_SERVER, name_server_port), (BROKER, broker_port), (SIDECAR, console_port))
-        typed = Wanted(host=host, ports=ports, single=entries if single else None)
+        typed = Wanted(host=host, ports=ports, single=options if single else None)
         asyncio.run(run_group(GroupOptions(data=data, manifest=manifest, typed=typed), face))
 
     if report_fd is None:
         run(ForegroundFace())
     else:
         run_detached(report_fd, run)
-
-
-def _broker_options(options: tuple[str, ...]) -> dict[str, str]:
-    entries: dict[str, str] = {}
-    for option in options:
-        key, separator, value = option.partition("=")
-        if not separator or not key.strip():
-            raise click.BadParameter(f"{option!r} is not KEY=VALUE", param_hint="-o")
-        if key.strip() in SUPERVISED:
-            raise click.BadParameter(f"{key.strip()} is set by the supervisor of the broker", param_hint="-o")
-        entries[key.strip()] = value.strip()
-    return entries
 
 
 # -- in the background -------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from gantry_cli.completing import complete_topic
 from gantry_cli.errors import CliError, explain
 from gantry_cli.examples import examples
 from gantry_cli.messages.documents import ReceiptDocument
-from gantry_cli.options import name_server_option, run
+from gantry_cli.options import name_server_option, read_pairs, run
 from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.progress import Tell, count_progress
 from gantry_cli.text import count_text, rate_text
@@ -110,7 +110,8 @@ class Shape:
 @name_server_option
 @click.option("--tag", help="What subscriptions filter by.")
 @click.option("--key", "keys", multiple=True, help="What the message can be found by; repeatable.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; repeatable.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", callback=read_pairs,
+              help="A property; repeatable.")  # fmt: skip
 @click.option("--sharding-key", help="Messages with equal sharding keys keep their order.")
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0,
               help="Deliver later: 1 = 1 s, 2 = 5 s, 3 = 10 s, 4 = 30 s, 5 = 1 min ... 18 = 2 h.")  # fmt: skip
@@ -126,7 +127,7 @@ class Shape:
 @output_option
 def produce(
     topic: str, bodies: tuple[str, ...], name_server: str, tag: str | None, keys: tuple[str, ...],
-    properties: tuple[str, ...], sharding_key: str | None, delay_level: int, codec: str, count: int, form: Form,
+    properties: dict[str, str], sharding_key: str | None, delay_level: int, codec: str, count: int, form: Form,
 ) -> None:  # fmt: skip
     """Send messages.
 
@@ -139,7 +140,7 @@ def produce(
         topic=topic,
         tag=tag,
         keys=keys,
-        properties=_properties(properties),
+        properties=properties,
         sharding_key=sharding_key,
         delay_level=delay_level,
     )
@@ -247,16 +248,6 @@ async def _repeated(bodies: Sequence[str], count: int) -> AsyncIterator[bytes]:
     for _ in range(count):
         for body in bodies:
             yield body.encode()
-
-
-def _properties(texts: tuple[str, ...]) -> dict[str, str]:
-    properties: dict[str, str] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--property")
-        properties[name] = value
-    return properties
 
 
 def _document(receipt: SendReceipt) -> ReceiptDocument:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from gantry_cli.examples import examples
 from gantry_cli.migrate.plan import Migrating, Outcome, Typed
 from gantry_cli.migrate.record import Home
 from gantry_cli.migrate.source import CannotMigrate
-from gantry_cli.options import name_server_option, refuse_ignored
+from gantry_cli.options import name_server_option, read_settings, refuse_ignored
 from gantry_cli.output import Form, output_option, print_document
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -48,7 +48,8 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
     show_default=True,
     help="Our broker's port; two below it and one above it are used, too.",
 )
-@click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting for our broker.conf.")
+@click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE", callback=read_settings,
+              help="A setting for our broker.conf.")  # fmt: skip
 @click.option("--no-start", is_flag=True, help="Wait for somebody else to start our broker with its broker.conf.")
 @click.option("--dry-run", is_flag=True, help="Look, say what would be done, change nothing.")
 @click.option("--abort", is_flag=True, help="Have the old broker take messages again, after a run that was killed.")
@@ -70,7 +71,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
     help="For how many seconds after the switch consumers' late commits at the old broker are brought over.",
 )
 @output_option
-def migrate(name_server: str, data: Path, options: Sequence[str], abort: bool, form: Form, **typed: Any) -> None:
+def migrate(name_server: str, data: Path, options: dict[str, str], abort: bool, form: Form, **typed: Any) -> None:
     """Take over from a running broker of RocketMQ's.
 
     Its version may be 4.9 or 5. Our broker is started as a slave of the old one and copies its whole log while
@@ -87,7 +88,7 @@ def migrate(name_server: str, data: Path, options: Sequence[str], abort: bool, f
     """
     if abort:
         refuse_ignored("with --abort, which changes the old broker back", ignored={"dry_run"})
-    wish = Typed(name_server=name_server, home=Home(data), options=_options(options), **typed)
+    wish = Typed(name_server=name_server, home=Home(data), options=options, **typed)
     try:
         outcome = asyncio.run(_until_signal(_migrate(wish, abort=abort, quiet=form.is_document)))
     except CannotMigrate as error:
@@ -115,11 +116,3 @@ async def _until_signal(work: Coroutine[Any, Any, Outcome]) -> Outcome:
         return await task
     except asyncio.CancelledError:
         raise click.Abort from None
-
-
-def _options(options: Sequence[str]) -> dict[str, str]:
-    pairs = [option.partition("=") for option in options]
-    for key, separator, _ in pairs:
-        if not key or not separator:
-            raise click.BadParameter(f"{key!r} is not KEY=VALUE", param_hint="-o")
-    return {key.strip(): value.strip() for key, _, value in pairs}

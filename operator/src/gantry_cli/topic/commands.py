@@ -12,7 +12,7 @@ from gantry_cli.account import client_settings
 from gantry_cli.completing import complete_topic
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
-from gantry_cli.options import name_server_option, run
+from gantry_cli.options import name_server_option, read_pairs, run
 from gantry_cli.output import Form, output_option, print_document, show, table
 from gantry_cli.status.cluster_view import GroupView, summarize_topic, view_group
 from gantry_cli.text import count_text, time_text
@@ -100,13 +100,10 @@ POLL_S: Final = 0.05
 
 
 def _read_attributes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """`NAME=VALUE` as a map."""
-    found: dict[str, str] = {}
-    for text in given:
-        name, separator, value = text.partition("=")
-        if not separator or not name or not value:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE, for example message.type=FIFO")
-        found[name] = value
+    """Read them as a map. An attribute has a value."""
+    found = read_pairs(context, parameter, given)
+    if empty := [name for name, value in found.items() if not value]:
+        raise click.BadParameter(f"{empty[0]} has no value: write NAME=VALUE, for example message.type=FIFO")
     return found
 
 
