@@ -69,6 +69,17 @@ def show(form: Form, document: object, screen: Callable[[], Iterable[RenderableT
         out.print(part)
 
 
+def show_names(form: Form, names: Sequence[str], hint: str) -> None:
+    """Names, one a line. ``hint`` says on standard error why there are none."""
+    if form.is_document:
+        print_document(form, names)
+        return
+    for name in names:
+        click.echo(name)
+    if not names:
+        click.echo(hint, err=True)
+
+
 def print_document(form: Form, document: object) -> None:
     """One document, readable for people, too."""
     if form is Form.YAML:

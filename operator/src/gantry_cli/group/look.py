@@ -22,7 +22,7 @@ from gantry_cli.group.documents import (
     RunningDocument,
 )
 from gantry_cli.options import name_server_option, run
-from gantry_cli.output import Form, output_option, print_document, show, table
+from gantry_cli.output import Form, output_option, show, show_names, table
 from gantry_cli.text import count_text, rate_text, time_text
 from gantry_client import Admin, ClientError, ConsumerConnections, MessageQueue, QueueProgress
 from gantry_wire.commands.admin import SubscriptionGroupConfig
@@ -51,13 +51,7 @@ def list_groups(name_server: str, with_internal: bool, form: Form) -> None:
             return [name for name in await admin.groups.all() if with_internal or not _is_system(name)]
 
     names = run(ask(), name_server, waiting_for="asking for the groups")
-    if form.is_document:
-        print_document(form, names)
-        return
-    for name in names:
-        click.echo(name)
-    if not names:
-        click.echo("no consumer groups yet -- a group is made by its first consumer", err=True)
+    show_names(form, names, "no consumer groups yet -- a group is made by its first consumer")
 
 
 @dataclass(frozen=True, slots=True)

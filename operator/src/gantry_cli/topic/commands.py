@@ -13,7 +13,7 @@ from gantry_cli.completing import complete_topic
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.options import name_server_option, read_pairs, run
-from gantry_cli.output import Form, output_option, print_document, show, table
+from gantry_cli.output import Form, output_option, print_document, show, show_names, table
 from gantry_cli.status.cluster_view import GroupView, summarize_topic, view_group
 from gantry_cli.text import count_text, time_text
 from gantry_cli.topic.documents import (
@@ -138,13 +138,7 @@ def list_topics(name_server: str, with_internal: bool, form: Form) -> None:
             return await admin.topics.all(with_internal=with_internal)
 
     names = run(ask(), name_server, waiting_for="asking for the topics")
-    if form.is_document:
-        print_document(form, names)
-        return
-    for name in names:
-        click.echo(name)
-    if not names:
-        click.echo("no topics yet -- make one: gantry topic create NAME", err=True)
+    show_names(form, names, "no topics yet -- make one: gantry topic create NAME")
 
 
 @topic.command(
