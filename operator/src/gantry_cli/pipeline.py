@@ -14,27 +14,20 @@ from typing import Final
 import click
 
 from gantry_cli.errors import CliError
-from gantry_cli.examples import examples
 from gantry_cli.options import default_name_server
-from gantry_cli.serve import PASS_ON
+from gantry_cli.serve import pass_on
 from gantry_remoting.file_access import inherited_umask
 
 REMEDY: Final = "pip install 'gantry-mq[spark]', and a Java 17 or 21"
 
 
-@click.command(
-    context_settings=PASS_ON,
-    add_help_option=False,
-    options_metavar="",
-    epilog=examples(
-        ("gantry pipeline archive --set here.destination=archive --once", "all topics here, as Parquet, each once"),
-        ("gantry pipeline verify --set here.destination=archive", "prove that nothing is missing"),
-        ("gantry pipeline audit --conf audit.yaml", "compare slaves with their master; 1 if they differ"),
-        ("gantry pipeline archive --conf orders.yaml --check", "only look whether the manifest can be used"),
-        ("gantry pipeline --help", "all of its options and jobs"),
-    ),
+@pass_on(
+    ("gantry pipeline archive --set here.destination=archive --once", "all topics here, as Parquet, each once"),
+    ("gantry pipeline verify --set here.destination=archive", "prove that nothing is missing"),
+    ("gantry pipeline audit --conf audit.yaml", "compare slaves with their master; 1 if they differ"),
+    ("gantry pipeline archive --conf orders.yaml --check", "only look whether the manifest can be used"),
+    ("gantry pipeline --help", "all of its options and jobs"),
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
     """Archive, audit and measure topics with Spark.
