@@ -200,6 +200,24 @@ def test_a_module_of_the_server_outside_its_layers_is_refused(tree: Path) -> Non
     assert "stray" in result.stdout
 
 
+def test_the_layers_of_the_command_line_are_kept(tree: Path) -> None:
+    """Groups of commands use what all share, `local` none of those above it, and a new module is given a layer."""
+    package = tree / "operator/src/gantry_cli"
+    for name in ("output", "local", "group", "kube"):
+        (package / f"{name}.py").write_text("")
+    (package / "kube.py").write_text("import gantry_cli.local\nimport gantry_cli.output\n")
+    assert lint(tree).returncode == 0
+
+    (package / "kube.py").write_text("")
+    (package / "local.py").write_text("import gantry_cli.kube\nimport gantry_cli.group\n")
+    (package / "stray.py").write_text("")
+    result = lint(tree)
+
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "gantry_cli.local -> gantry_cli.kube" in result.stdout
+    assert "gantry_cli.local -> gantry_cli.group" in result.stdout and "stray" in result.stdout
+
+
 def test_a_detour_is_refused_too(tree: Path) -> None:
     """What may not be imported may not be reached through a third package either."""
     write_import(tree, "gantry_operator", "gantry_client")
