@@ -115,6 +115,13 @@ class GroupState:
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path.absolute()
+        self.group_file: Final = self.path / "group.json"
+        self.manifest_file: Final = self.path / "manifest.yaml"
+        self.annotations_file: Final = self.path / "annotations.json"
+        self.held_file: Final = self.path / "held.json"
+        self.decision_file: Final = self.path / "decision.json"
+        self.token_file: Final = self.path / "token"
+        self.words_file: Final = self.path / "words.json"
 
     def __repr__(self) -> str:
         return f"<GroupState {self.path}>"
@@ -135,34 +142,6 @@ class GroupState:
 
     def lease(self, shard: int) -> Path:
         return self.path / f"lease-{shard}.json"
-
-    @property
-    def group_file(self) -> Path:
-        return self.path / "group.json"
-
-    @property
-    def manifest_file(self) -> Path:
-        return self.path / "manifest.yaml"
-
-    @property
-    def annotations_file(self) -> Path:
-        return self.path / "annotations.json"
-
-    @property
-    def held_file(self) -> Path:
-        return self.path / "held.json"
-
-    @property
-    def decision_file(self) -> Path:
-        return self.path / "decision.json"
-
-    @property
-    def token_file(self) -> Path:
-        return self.path / "token"
-
-    @property
-    def words_file(self) -> Path:
-        return self.path / "words.json"
 
     def make_folders(self) -> None:
         """Those that files are put into. Raises OSError."""
