@@ -14,6 +14,7 @@ from typing import Final, Protocol, final
 from gantry_cli.errors import CliError
 from gantry_cli.local.lease import LeaseFile
 from gantry_cli.local.member import LocalMember
+from gantry_cli.local.state import StandingOrders, now_ms
 from gantry_cli.local.topics import Emptying
 from gantry_spec import actions as act
 from gantry_spec.decide.decision import line_of
@@ -34,8 +35,6 @@ class LocalGroup(Protocol):
     @property
     def spec(self) -> Spec: ...
 
-    def now_ms(self) -> int: ...
-
     def lease(self, shard: int) -> LeaseFile: ...
 
     def member(self, shard: int, number: int) -> LocalMember | None: ...
@@ -46,7 +45,8 @@ class LocalGroup(Protocol):
 
     async def remove(self, member: LocalMember) -> None: ...
 
-    def clear_request(self, request: str) -> None: ...
+    @property
+    def standing_orders(self) -> StandingOrders: ...
 
     @property
     def emptying(self) -> Emptying: ...
@@ -82,7 +82,7 @@ class LocalActions:
     async def _one(self, action: act.Action) -> None:
         refusal = ""
         try:
-            ledger = ledger_of(self._group.spec, self._group.shard_now(action.shard), self._group.now_ms())
+            ledger = ledger_of(self._group.spec, self._group.shard_now(action.shard), now_ms())
             verdict = may(action, ledger, self._group.spec)
             if not verdict.is_allowed:
                 raise OrderRefused(verdict.because)
@@ -126,7 +126,7 @@ class LocalActions:
             raise OrderRefused("the Lease is another one by now")
 
     async def clear_request(self, action: act.ClearRequest) -> None:
-        await asyncio.to_thread(self._group.clear_request, action.request)
+        await asyncio.to_thread(self._group.standing_orders.clear, action.request)
 
     async def change_process(self, action: act.ProcessAction | act.Sleep) -> None:
         assert isinstance(action, act.ProcessAction), "local groups do not hibernate"

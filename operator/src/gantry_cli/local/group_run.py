@@ -236,9 +236,11 @@ class GroupRun:
         """The clients of this group are ordinary ones, so they wait for its masters as others do."""
         while True:
             await asyncio.sleep(UPKEEP_S)
-            wanted, masters = self.supervisor.spec.shards, self.supervisor.masters()
-            await self.supervisor.emptying.keep(wanted, masters)
-            for line in await self._topics.reconcile(self.supervisor.spec, self.supervisor.master_terms()):
+            spec, masters = self.supervisor.spec, self.supervisor.masters()
+            ends = {shard: (master.term.address, master.wrote) for shard, master in masters.items()}
+            await self.supervisor.emptying.keep(spec.shards, ends)
+            terms = [master.term for shard, master in masters.items() if shard < spec.shards]
+            for line in await self._topics.reconcile(spec, terms):
                 self.supervisor.tell(line)
 
     async def _stream(self) -> None:

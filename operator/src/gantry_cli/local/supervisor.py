@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from gantry_cli.local.acting import LocalActions
 from gantry_cli.local.lease import LastWords, LeaseFile, renew
@@ -48,6 +48,14 @@ EVERYBODY: Final = 0
 """No member's number: whoever of a shard answers."""
 
 
+class AnsweringMaster(NamedTuple):
+    """The master of a shard, as it has reported in the last look."""
+
+    term: MasterTerm
+    wrote: int
+    """Where its log ends."""
+
+
 @final
 class Supervisor:
     """Owned by one event loop."""
@@ -71,7 +79,7 @@ class Supervisor:
         self._make_record, self._on_look = make_record, on_look
         self._told: Final = tell
         self._words: Final = LastWords(state)
-        self._standing_orders: Final = StandingOrders(state, self.tell)
+        self.standing_orders: Final = StandingOrders(state, self.tell)
         self.emptying: Final = Emptying(record.name, ";".join(record.addresses), settings.access, self.tell)
         self._leases: Final[dict[int, LeaseFile]] = {}
         self._wake: Final = asyncio.Event()
@@ -88,9 +96,6 @@ class Supervisor:
     @property
     def spec(self) -> Spec:
         return self.settings.spec
-
-    def now_ms(self) -> int:
-        return now_ms()
 
     def lease(self, shard: int) -> LeaseFile:
         """Read when it is first asked for. Raises CliError when it is damaged."""
@@ -138,10 +143,6 @@ class Supervisor:
             if not any(one.shard == shard for one in self.record.members):
                 self._leases.pop(shard, None)
                 self.state.lease(shard).unlink(missing_ok=True)
-
-    def clear_request(self, request: str) -> None:
-        """Take an obeyed order off the annotations."""
-        self._standing_orders.clear(request)
 
     def tell(self, text: str) -> None:
         """Something has happened. What is tried again and again is told now and then."""
@@ -247,7 +248,7 @@ class Supervisor:
     def shard_now(self, shard: int, asked: Wanted | None = None) -> ObservedShard:
         """One shard as it was seen last."""
         asked_ms = now_ms()
-        asked = self._standing_orders.read() if asked is None else asked
+        asked = self.standing_orders.read() if asked is None else asked
         is_idle = all(one.report is None or one.report.role is not Role.MASTER for one in self.members.values())
         alone = ALONE if self._is_single and is_idle else None
         return ObservedShard(
@@ -262,34 +263,25 @@ class Supervisor:
             replace_disks=tuple(number for one, number in asked.given_up if one == shard),
         )
 
-    def masters(self) -> dict[int, tuple[str, int]]:
-        """Where the masters of shards are, as they say themselves, and where their logs end."""
-        found = {}
-        for (shard, _), member in self.members.items():
+    def masters(self) -> dict[int, AnsweringMaster]:
+        """Return the masters that answer, by shard. Of two that claim a shard it is the one of the newer term."""
+        found: dict[int, AnsweringMaster] = {}
+        for (shard, _), member in sorted(self.members.items()):
             report = member.report
             if member.is_answering and report is not None and report.role is Role.MASTER and report.wrote is not None:
-                found[shard] = (join_address(self.record.host, member.record.port), report.wrote)
+                address = join_address(self.record.host, member.record.port)
+                master = AnsweringMaster(MasterTerm(address, report.identity, report.epoch), report.wrote)
+                if shard not in found or found[shard].term.epoch < report.epoch:
+                    found[shard] = master
         return found
-
-    def master_terms(self) -> list[MasterTerm]:
-        """Return the answering masters of the spec's shards, in the terms that they report."""
-        return [
-            MasterTerm(join_address(self.record.host, member.record.port), report.identity, report.epoch)
-            for (shard, _), member in sorted(self.members.items())
-            if shard < self.spec.shards
-            and member.is_answering
-            and (report := member.report) is not None
-            and report.role is Role.MASTER
-            and report.wrote is not None
-        ]
 
     def holds_nothing(self, shard: int) -> bool:
         """Whether nothing was left on a shard, and nothing has come since."""
         master = self.masters().get(shard)
-        return self.emptying.is_empty(shard, None if master is None else master[1])
+        return self.emptying.is_empty(shard, None if master is None else master.wrote)
 
     def _look(self) -> Observed:
-        asked = self._standing_orders.read()
+        asked = self.standing_orders.read()
         numbers = sorted({*range(self.spec.shards), *(shard for shard, _ in self.members)})
         return Observed(
             shards=tuple(self.shard_now(number, asked) for number in numbers),
