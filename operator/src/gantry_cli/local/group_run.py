@@ -118,10 +118,7 @@ class GroupRun:
         planner = Planner(self.state, group, options.typed, before, has_sidecars=has_sidecars)
         self.record: Final = planner.record
         choice = choose_buffers(self.state, group.spec, self.record)
-        self.record.notes = notes_of(group.spec, choice)
-        self.record.notes += [] if has_admin or self._is_single else [WITHOUT_ADMIN]
-        self.record.console_url = self.record.console_url if has_sidecars else ""
-        self.record.started_at_ms, self.record.pid = time.time_ns() // 1_000_000, os.getpid()
+        self.record.begin(notes_of(group.spec, choice) + ([] if has_admin or self._is_single else [WITHOUT_ADMIN]))
         self._access: Final = access_of(group.spec, self.state)
         make_replication_secret(self._access)
         settings = settings_of(group, self.record, choice.root, self._access, has_sidecars=has_sidecars)

@@ -100,8 +100,7 @@ class Planner:
         self._previous: Final = previous
         self._bases: Final = {kind: self._base(kind) for kind in (NAME_SERVER, BROKER, SIDECAR)}
         self._ports: Final = PortPlan(is_free=is_free(typed.host))
-        self.record: Final = GroupRecord(name=group.metadata.name, host=typed.host)
-        self._plan_all(group.spec)
+        self.record: Final = self._plan_all(group.metadata.name, group.spec)
 
     def _base(self, kind: Kind) -> int:
         chosen = dict(self._typed.ports).get(kind)
@@ -112,7 +111,7 @@ class Planner:
     def _is_kept(self, kind: Kind) -> bool:
         return dict(self._typed.ports).get(kind) is None
 
-    def _plan_all(self, spec: Spec) -> None:
+    def _plan_all(self, group: str, spec: Spec) -> GroupRecord:
         """Whoever had ports first; so nobody new gets one of theirs."""
         before = None if self._previous is None or self._previous.host != self._typed.host else self._previous
         old_servers = [] if before is None or not self._is_kept(NAME_SERVER) else before.name_servers
@@ -125,21 +124,26 @@ class Planner:
                 brokers[old.name] = self._ports.keep(BROKER, old.port, old.name)
             if self._is_kept(SIDECAR) and self._has_sidecars and old.sidecar_port:
                 sidecars[old.name] = self._ports.keep(SIDECAR, old.sidecar_port, f"sidecar of {old.name}")
+        servers = []
         for index in range(spec.name_servers.count):
             name = f"nameserver-{index}"
             port = kept[name] if name in kept else self._port(NAME_SERVER, name, is_first=index == 0)
-            self.record.name_servers.append(self._name_server(name, port))
-        own = [one.address for one in self.record.name_servers]
-        self.record.addresses = own or list(spec.name_servers.addresses)
+            servers.append(self._name_server(name, port))
         wanted = {(shard, number) for shard in range(spec.shards) for number in spec.members}
         # The store of a broker alone may be thrown away while nothing runs: no other store could be mistaken for it.
         identities = {(old.shard, old.number): "" if self._is_single else old.identity for old in olds}
+        members = []
         for shard, number in sorted(wanted | identities.keys()):
-            name = member_name(shard, number)
-            member = self.member(shard, number, brokers.get(name), sidecars.get(name))
-            member.identity = identities.get((shard, number), "")
-            self.record.members.append(member)
-        self.record.console_url = f"{self.record.members[0].sidecar_url}/console/"
+            name, identity = member_name(shard, number), identities.get((shard, number), "")
+            members.append(self.member(shard, number, brokers.get(name), sidecars.get(name), identity))
+        return GroupRecord(
+            name=group,
+            host=self._typed.host,
+            name_servers=servers,
+            addresses=[one.address for one in servers] or list(spec.name_servers.addresses),
+            members=members,
+            console_url=f"{members[0].sidecar_url}/console/" if self._has_sidecars else "",
+        )
 
     def _port(self, kind: Kind, name: str, *, is_first: bool) -> int:
         if is_first and dict(self._typed.ports).get(kind) != 0:
@@ -155,7 +159,9 @@ class Planner:
             log=str(self._state.log(name)),
         )
 
-    def member(self, shard: int, number: int, port: int | None = None, sidecar: int | None = None) -> MemberRecord:
+    def member(
+        self, shard: int, number: int, port: int | None = None, sidecar: int | None = None, identity: str = ""
+    ) -> MemberRecord:
         """The record of a member, with ports of its own. Raises CliError when there are none."""
         name, is_first = member_name(shard, number), (shard, number) == (0, 1)
         port = self._port(BROKER, name, is_first=is_first) if port is None else port
@@ -172,6 +178,7 @@ class Planner:
             store=str(self._single_store if self._is_single else self._state.store(shard, number)),
             log=str(self._state.log(name)),
             sidecar_log=str(self._state.log(f"sidecar-{name}")),
+            identity=identity,
         )
 
 

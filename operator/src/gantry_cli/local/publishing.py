@@ -50,7 +50,7 @@ class Publisher:
 
     def publish_end(self) -> None:
         """Nothing runs any more; ports and folders stay as they are."""
-        self._supervisor.record.pid = None
+        self._supervisor.record.end()
         self._publish_group()
         self._supervisor.state.decision_file.unlink(missing_ok=True)
 

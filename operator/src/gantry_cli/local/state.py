@@ -92,6 +92,14 @@ class GroupRecord(msgspec.Struct, kw_only=True):
     notes: list[str] = []
     """What of the manifest means nothing here, and where buffers lie."""
 
+    def begin(self, notes: list[str]) -> None:
+        """Record that this process supervises the group from now on."""
+        self.notes, self.pid, self.started_at_ms = notes, os.getpid(), time.time_ns() // 1_000_000
+
+    def end(self) -> None:
+        """Record that no process supervises the group any more."""
+        self.pid = None
+
     def member(self, shard: int, number: int) -> MemberRecord | None:
         """The one with this number."""
         return next((one for one in self.members if (one.shard, one.number) == (shard, number)), None)
