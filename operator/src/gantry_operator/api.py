@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from gantry_spec.cluster_objects import Kind as Kind
 from gantry_spec.manifest.group import API_VERSION
 from gantry_spec.pipelines.kinds import PIPELINE_KINDS
 
@@ -22,24 +23,6 @@ Object = dict[str, Any]
 
 FIELD_MANAGER: Final = "gantry-operator"
 STATUS_MANAGER: Final = "gantry-operator-status"
-
-
-class Kind(NamedTuple):
-    """What sort of object."""
-
-    api_version: str
-    name: str
-    plural: str
-    is_namespaced: bool = True
-
-    def path(self, namespace: str = "", name: str = "", part: str = "") -> str:
-        """Where the API server has it."""
-        root = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
-        words = [root]
-        if self.is_namespaced and namespace:
-            words.append(f"namespaces/{namespace}")
-        return "/".join([*words, self.plural, *(word for word in (name, part) if word)])
-
 
 GROUPS: Final = Kind(API_VERSION, "BrokerGroup", "brokergroups")
 PODS: Final = Kind("v1", "Pod", "pods")

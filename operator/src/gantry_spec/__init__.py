@@ -10,6 +10,7 @@ disk or a network, and nothing of ours is imported: whoever observes hands in wh
     ballot              whose promises are enough; who is furthest; how much is lost
     decide, actions     what to do, and what that can be
     explain             what would happen if a master died now
+    cluster_objects     names, labels and paths of a group's objects in Kubernetes
 
 Whoever runs a group: ``read_group`` the manifest; fill in an ``Observed``; ``decide``; do each action as its docstring
 says, after asking ``may`` once more; write the conditions down; look again.

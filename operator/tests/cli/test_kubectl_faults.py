@@ -19,7 +19,6 @@ from click.testing import CliRunner, Result
 from gantry_cli.kube import ordering
 from gantry_cli.kube.cluster import Target, connect
 from gantry_cli.kube.plugin import cli
-from gantry_operator.objects import names
 from gantry_spec.manifest.annotations import FENCE, PROMOTE
 
 Object = dict[str, Any]
@@ -345,21 +344,3 @@ def test_the_namespace_is_what_was_said_then_the_contexts_then_the_default(tmp_p
     assert connect(Target(path, namespace="bank")).namespace == "bank"
     Path(path).write_text(text.replace("    namespace: shop\n", ""))
     assert connect(Target(path)).namespace == "default"
-
-
-def test_pods_have_the_names_that_the_operator_gives_them() -> None:
-    """Two tables of the same names, in packages that may not import each other."""
-    from gantry_cli.kube import naming
-
-    assert (naming.GROUP_LABEL, naming.ROLE_LABEL, naming.COMPONENT_LABEL) == (
-        names.GROUP_LABEL, names.ROLE_LABEL, names.COMPONENT_LABEL
-    )  # fmt: skip
-    assert (naming.BROKER, naming.NAME_SERVER) == (names.BROKER, names.NAME_SERVER)
-    for shard, member in ((0, 1), (12, 2), (3, 10)):
-        pod = names.member_pod("orders-1", shard, member)
-        assert naming.pod_of("orders-1", shard, member) == pod
-        ours, theirs = naming.place_of("orders-1", pod), names.member_of("orders-1", pod)
-        assert (ours, theirs) == ((shard, member), (shard, member))
-    assert naming.lease_of("orders", 3) == names.shard_name("orders", 3)
-    for stranger in ("orders-1-0-master-1", "orders-1-nameserver-0", "other-0-master-0", "orders-1-0-slave-x"):
-        assert naming.place_of("orders-1", stranger) is None

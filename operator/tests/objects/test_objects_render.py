@@ -78,7 +78,7 @@ def test_each_pod_is_selected_by_its_own_stateful_set_alone() -> None:
 
 
 def test_a_pod_knows_the_member_that_the_operator_takes_it_for() -> None:
-    """Both read the pod's name, apart from each other, and must read the same; members are numbered without a gap."""
+    """A pod reads its name as the operator does, without knowing its group; members are numbered without a gap."""
     one = group(**EVERYTHING)
     found = []
     for pod, _, home in pods_of(rendered(one)):

@@ -19,7 +19,8 @@ import yaml
 
 from gantry_cli.errors import Absent, CliError, Mistyped
 from gantry_cli.kube.faults import Refusal, line_of, near, unserved, what_of
-from gantry_cli.kube.naming import GROUPS, Kind
+from gantry_cli.kube.naming import GROUPS
+from gantry_spec.cluster_objects import Kind
 
 Object = dict[str, Any]
 

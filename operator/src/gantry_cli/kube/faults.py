@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Final, final
 
 from gantry_cli.errors import Absent, CliError
-from gantry_cli.kube.naming import GROUPS, Kind
+from gantry_cli.kube.naming import GROUPS
+from gantry_spec.cluster_objects import Kind
 
 MESSAGE_MAX: Final = 400
 _CANNOT: Final = re.compile(r'cannot (\w+) resource "([^"]+)"')

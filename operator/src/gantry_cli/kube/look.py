@@ -13,19 +13,15 @@ from gantry_cli.kube.cluster import Cluster, Object
 from gantry_cli.kube.documents import ConditionLook, EventLook, GroupLook, MemberLook, ShardLook
 from gantry_cli.kube.faults import Refusal
 from gantry_cli.kube.inside import ROLE, STATUS, Answer, Inside
-from gantry_cli.kube.naming import (
-    BROKER_CONTAINER,
+from gantry_cli.kube.naming import BROKER_CONTAINER, EVENTS, LEASES, PODS, brokers_of
+from gantry_spec.cluster_objects import (
     COMPONENT_LABEL,
-    EVENTS,
     GROUP_LABEL,
-    LEASES,
     NAME_SERVER,
-    PODS,
     ROLE_LABEL,
     Kind,
-    brokers_of,
-    place_of,
-    pod_of,
+    member_of,
+    member_pod,
 )
 from gantry_spec.heard import Besides, report_of
 from gantry_spec.lease_annotations import BadRecord, record_of
@@ -68,7 +64,7 @@ class GroupObserver:
         leases = self._list(LEASES, f"{GROUP_LABEL}={name}", left_out)
         chosen = f"involvedObject.kind=BrokerGroup,involvedObject.name={name}"
         events = self._list(EVENTS, "", left_out, fields=chosen)
-        known = [pod for pod in pods if place_of(name, pod["metadata"]["name"]) is not None]
+        known = [pod for pod in pods if member_of(name, pod["metadata"]["name"]) is not None]
         found = Found(document, known, {one["metadata"]["name"]: one for one in leases}, self._ask(known))
         if self._inside.refused and known:
             left_out.append(f"what the sidecars say now: {self._inside.refused}")
@@ -148,7 +144,7 @@ def shards_of(status: Mapping[str, Any]) -> list[ShardLook]:
 
 
 def _members(found: Found, group: BrokerGroup | None) -> list[MemberLook]:
-    pods = {place: pod for pod in found.pods if (place := place_of(found.name, pod["metadata"]["name"])) is not None}
+    pods = {place: pod for pod in found.pods if (place := member_of(found.name, pod["metadata"]["name"])) is not None}
     reports = {place: report_from(found.answers[pod["metadata"]["name"]])
                for place, pod in pods.items() if pod["metadata"]["name"] in found.answers}  # fmt: skip
     masters = {place.shard: report.wrote for place, report in sorted(reports.items(), key=lambda one: _epoch(one[1]))
@@ -158,8 +154,8 @@ def _members(found: Found, group: BrokerGroup | None) -> list[MemberLook]:
     if group is not None and found.pods:
         for shard in range(group.spec.shards):
             for member in group.spec.members:
-                name = pod_of(found.name, shard, member)
-                if (place := place_of(found.name, name)) is not None and place not in looks:
+                name = member_pod(found.name, shard, member)
+                if (place := member_of(found.name, name)) is not None and place not in looks:
                     looks[place] = _missing(name, shard, member)
     return [looks[place] for place in sorted(looks)]
 
@@ -278,7 +274,7 @@ class Found(NamedTuple):
 def observed(group: BrokerGroup, found: Found) -> Observed:
     """As a decision looks at it."""
     seen_ms = time.monotonic_ns() // 1_000_000
-    numbers = {place.shard for pod in found.pods if (place := place_of(found.name, pod["metadata"]["name"]))}
+    numbers = {place.shard for pod in found.pods if (place := member_of(found.name, pod["metadata"]["name"]))}
     asked = asked_of(found.document)
     shards = [_shard(group, found, number, seen_ms, asked) for number in sorted({*range(group.spec.shards), *numbers})]
     return Observed(
@@ -297,7 +293,7 @@ def asked_of(document: Object) -> Wanted:
 def _shard(group: BrokerGroup, found: Found, number: int, seen_ms: int, asked: Wanted) -> ObservedShard:
     pods = {}
     for pod in found.pods:
-        place = place_of(found.name, pod["metadata"]["name"])
+        place = member_of(found.name, pod["metadata"]["name"])
         if place is not None and place.shard == number:
             pods[place.member] = pod
     wanted_members = group.spec.members if number < group.spec.shards else range(0)

@@ -25,9 +25,10 @@ from gantry_cli.kube.cluster import Cluster, Object, Target, group_again, open_g
 from gantry_cli.kube.documents import ShardLook
 from gantry_cli.kube.faults import Refusal, harmless, line_of
 from gantry_cli.kube.look import annotations_of, group_from, shards_of
-from gantry_cli.kube.naming import GROUPS, LEASES, lease_of, pod_of
+from gantry_cli.kube.naming import GROUPS, LEASES
 from gantry_cli.orders import OrderDocument, parse_promotion, with_promotion
 from gantry_cli.output import Form, show
+from gantry_spec.cluster_objects import member_pod, shard_name
 from gantry_spec.lease_annotations import BadRecord, record_of
 from gantry_spec.manifest import ManifestError
 from gantry_spec.manifest.annotations import FENCE, PROMOTE, RESTORE, wanted
@@ -49,7 +50,7 @@ def promote(asked: Asked, order: str, loss: str) -> None:
     mine = f"{order}@{time.time_ns() // 1_000_000}"
     waiting = Waiting(cluster, document, asked, shard, mine)
     leave(cluster, document, lambda annotations: with_promotion(annotations, shard, mine, loss))
-    waiting.until_taken_off(pod_of(str(document["metadata"]["name"]), shard, member) if member else "")
+    waiting.until_taken_off(member_pod(str(document["metadata"]["name"]), shard, member) if member else "")
 
 
 # -- fence -------------------------------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ def _check_member(document: Object, shard: int, member: int) -> None:
         raise Absent(f"there is no shard {shard}", f"the shards are {', '.join(map(str, sorted(known)))}")
     if member and member not in group.spec.members:
         name = str(document["metadata"]["name"])
-        texts = [f"{one} ({pod_of(name, shard, one)})" for one in group.spec.members]
+        texts = [f"{one} ({member_pod(name, shard, one)})" for one in group.spec.members]
         raise Absent(f"there is no member {member}", f"the members of shard {shard} are {', '.join(texts)}")
 
 
@@ -219,7 +220,7 @@ class Waiting:
     def _named_epoch(self) -> int | None:
         """The newest epoch that has a master, by the shard's Lease; None if one may not read it."""
         try:
-            lease = self._cluster.get(LEASES, lease_of(self._name, self._shard))
+            lease = self._cluster.get(LEASES, shard_name(self._name, self._shard))
             record = record_of(annotations_of(lease))
         except (Refusal, BadRecord):
             return None

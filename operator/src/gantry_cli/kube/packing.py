@@ -30,9 +30,10 @@ from gantry_cli.kube.cluster import Cluster, Object, Target, open_group
 from gantry_cli.kube.faults import Refusal, line_of
 from gantry_cli.kube.inside import Inside, is_running
 from gantry_cli.kube.look import GroupObserver, document_of
-from gantry_cli.kube.naming import DEPLOYMENTS, EVENTS, GROUP_LABEL, NODES, OPERATOR_LABELS, PACKED, PODS, Kind
+from gantry_cli.kube.naming import DEPLOYMENTS, EVENTS, NODES, OPERATOR_LABELS, PACKED, PODS
 from gantry_cli.local.bundle import write_bundle
 from gantry_cli.output import yaml_text
+from gantry_spec.cluster_objects import GROUP_LABEL, Kind
 from gantry_wire.version import VERSION
 
 TAKEN_OUT: Final = "[taken out]"

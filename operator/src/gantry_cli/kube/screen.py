@@ -23,11 +23,11 @@ from gantry_cli.kube.documents import EventLook, GroupLook, KubeExplainDocument,
 from gantry_cli.kube.faults import Refusal, harmless, line_of
 from gantry_cli.kube.inside import Inside
 from gantry_cli.kube.look import GroupObserver, document_of, group_from, observed, shards_of
-from gantry_cli.kube.naming import pod_of
 from gantry_cli.local.look import risk_line, size_text
 from gantry_cli.output import Form, show, table
 from gantry_cli.progress import waiting, watch
 from gantry_cli.text import duration_text
+from gantry_spec.cluster_objects import member_pod
 from gantry_spec.explain import explain as outlooks_of
 
 EVENTS_SHOWN: Final = 6
@@ -54,7 +54,7 @@ def render(look: GroupLook) -> Iterator[RenderableType]:
 
 
 def _lines(look: GroupLook) -> Iterator[str]:
-    yield from (risk_line(ledger, partial(pod_of, look.group)) for ledger in look.ledgers)
+    yield from (risk_line(ledger, partial(member_pod, look.group)) for ledger in look.ledgers)
     for one in look.conditions:
         is_usual = one.status == "True" if one.type in GOOD_WHEN_SO else one.status == "False" and not one.message
         if not is_usual:

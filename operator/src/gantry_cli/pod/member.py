@@ -11,16 +11,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
+from gantry_spec.cluster_objects import place_of_pod, shard_name
 from gantry_status import PageReader, StatusPageError
-
-_POD: Final = re.compile(r"(?P<shard>[a-z0-9][-a-z0-9]*-[0-9]{1,3})-(?P<home>master|slave)-(?P<ordinal>[0-9]{1,3})")
 
 
 @final
@@ -36,11 +34,11 @@ class PodMember(NamedTuple):
 
 def member_of_pod(pod: str) -> PodMember | None:
     """What the pod is; None for a name that no broker's pod has."""
-    match = _POD.fullmatch(pod)
-    if match is None or (match["home"] == "master" and match["ordinal"] != "0"):
+    found = place_of_pod(pod)
+    if found is None:
         return None
-    number = 1 if match["home"] == "master" else int(match["ordinal"]) + 2
-    return PodMember(number, pod, match["shard"])
+    group, place = found
+    return PodMember(place.member, pod, shard_name(group, place.shard))
 
 
 def with_own(conf: str, own: dict[str, str]) -> str:

@@ -10,21 +10,27 @@ only the operator writes. It is in no selector and no template of a StatefulSet,
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, final
+from typing import Final
 
+from gantry_spec.cluster_objects import BROKER as BROKER
+from gantry_spec.cluster_objects import COMPONENT_LABEL as COMPONENT_LABEL
+from gantry_spec.cluster_objects import GROUP_LABEL as GROUP_LABEL
+from gantry_spec.cluster_objects import NAME_SERVER as NAME_SERVER
+from gantry_spec.cluster_objects import ROLE_LABEL as ROLE_LABEL
+from gantry_spec.cluster_objects import PodPlace as PodPlace
+from gantry_spec.cluster_objects import member_of as member_of
+from gantry_spec.cluster_objects import member_pod as member_pod
+from gantry_spec.cluster_objects import shard_name as shard_name
 from gantry_spec.manifest.group import API_GROUP
 
-GROUP_LABEL: Final = f"{API_GROUP}/group"
 SHARD_LABEL: Final = f"{API_GROUP}/shard"
 MEMBER_LABEL: Final = f"{API_GROUP}/member"
-ROLE_LABEL: Final = f"{API_GROUP}/role"
 HOME_LABEL: Final = f"{API_GROUP}/home"
 """Of the StatefulSet that a pod belongs to, and is never taken out of."""
 TEMPLATE_ANNOTATION: Final = f"{API_GROUP}/template"
 ASLEEP_ANNOTATION: Final = f"{API_GROUP}/asleep"
 """Of a StatefulSet that makes no pods because its group hibernates: how many it makes when that is over."""
 
-COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
 READS_PREFIX: Final = f"reads.{API_GROUP}/"
 OUR_PREFIXES: Final = (
@@ -36,8 +42,6 @@ OUR_PREFIXES: Final = (
 )
 """Of labels and annotations that a template may not set."""
 
-BROKER: Final = "broker"
-NAME_SERVER: Final = "nameserver"
 MASTER_ROLE: Final = "master"
 SLAVE_ROLE: Final = "slave"
 
@@ -50,19 +54,6 @@ SIDECAR_PORT: Final = 8080
 LOG_PORT: Final = 8081
 OUTER_NAME_SERVER_PORT: Final = 9886
 """Where clients from outside of the cluster ask, and are told brokers' outer addresses."""
-
-
-@final
-class PodPlace(NamedTuple):
-    """Where a broker's pod belongs."""
-
-    shard: int
-    member: int
-
-
-def shard_name(group: str, shard: int) -> str:
-    """Of everything that a shard has one of."""
-    return f"{group}-{shard}"
 
 
 def master_set(group: str, shard: int) -> str:
@@ -95,23 +86,6 @@ def external_name(service: str) -> str:
     return f"{service}-external"
 
 
-def member_pod(group: str, shard: int, member: int) -> str:
-    """Of the pod of a member, and of its own Service."""
-    assert member >= 1, "members are counted from 1"
-    return f"{master_set(group, shard)}-0" if member == 1 else f"{slave_set(group, shard)}-{member - 2}"
-
-
-def member_of(group: str, pod: str) -> PodPlace | None:
-    """Which member of which shard a pod is; None for one that is no broker of the group."""
-    prefix, _, ordinal = pod.rpartition("-")
-    shard_text, _, kind = prefix.removeprefix(f"{group}-").partition("-")
-    if not (prefix.startswith(f"{group}-") and _is_number(ordinal) and _is_number(shard_text)):
-        return None
-    if kind == MASTER_ROLE and ordinal == "0":
-        return PodPlace(int(shard_text), 1)
-    return PodPlace(int(shard_text), int(ordinal) + 2) if kind == SLAVE_ROLE else None
-
-
 def member_host(group: str, namespace: str, shard: int, member: int) -> str:
     """The name under which a member's pod is found itself, whatever its role and readiness."""
     service = master_set(group, shard) if member == 1 else slave_set(group, shard)
@@ -122,7 +96,3 @@ def name_server_addresses(group: str, namespace: str, count: int) -> tuple[str, 
     """Each name server of the group by itself: a broker registers at all of them."""
     name = name_server_set(group)
     return tuple(f"{name}-{ordinal}.{name}.{namespace}.svc:{NAME_SERVER_PORT}" for ordinal in range(count))
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and (text == "0" or text[0] != "0")

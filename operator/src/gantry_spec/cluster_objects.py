@@ -1,0 +1,69 @@
+"""The objects of a group in Kubernetes: their paths, names and labels, for the operator, the command line and pods.
+
+    g-0-master-0    pod of member 1 of shard 0
+    g-0-slave-1     pod of member 3; a member's own Service has the name of its pod
+    g-0             what a shard has one of: its Lease, the Service of its master
+
+A name says where a role belongs, and never where it is now. This module imports nothing of ours: the first process of
+every pod uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+GROUP_LABEL: Final = "gantry.dev/group"
+ROLE_LABEL: Final = "gantry.dev/role"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+BROKER: Final = "broker"
+NAME_SERVER: Final = "nameserver"
+
+_POD: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)-(?:master-0|slave-(0|[1-9][0-9]*))")
+
+
+class Kind(NamedTuple):
+    """A kind of object, and where the API server has it."""
+
+    api_version: str
+    name: str
+    plural: str
+    is_namespaced: bool = True
+
+    def path(self, namespace: str = "", name: str = "", part: str = "") -> str:
+        """Return the path of all objects, of those of a namespace, of one object, or of a part of one."""
+        root = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
+        place = [f"namespaces/{namespace}"] if self.is_namespaced and namespace else []
+        return "/".join([root, *place, self.plural, *(word for word in (name, part) if word)])
+
+
+class PodPlace(NamedTuple):
+    """Which member of which shard a broker's pod is."""
+
+    shard: int
+    member: int
+
+
+def shard_name(group: str, shard: int) -> str:
+    """Return the name of everything that a shard has one of."""
+    return f"{group}-{shard}"
+
+
+def member_pod(group: str, shard: int, member: int) -> str:
+    """Return the name of a member's pod, and of its own Service."""
+    assert member >= 1, "members are counted from 1"
+    return f"{shard_name(group, shard)}-{'master-0' if member == 1 else f'slave-{member - 2}'}"
+
+
+def place_of_pod(pod: str) -> tuple[str, PodPlace] | None:
+    """Return the group of a broker's pod and its place in it; None for a name that no broker's pod has."""
+    match = _POD.fullmatch(pod)
+    if match is None:
+        return None
+    return match[1], PodPlace(int(match[2]), 1 if match[3] is None else int(match[3]) + 2)
+
+
+def member_of(group: str, pod: str) -> PodPlace | None:
+    """Return which member of a group a pod is; None for one that is no broker of the group."""
+    found = place_of_pod(pod)
+    return found[1] if found is not None and found[0] == group else None
