@@ -40,7 +40,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "kill": Entry(
             "gantry_cli.local.commands", "kill", "Kill a process of the local group, or have it stand still."
         ),
-        "down": Entry("gantry_cli.local.down", "down", "Stop what `gantry up` started."),
+        "down": Entry("gantry_cli.local.commands", "down", "Stop what `gantry up` started."),
         "nameserver": Entry("gantry_cli.serve", "nameserver", "Run a name server in the foreground."),
         "broker": Entry("gantry_cli.serve", "broker", "Run a broker in the foreground."),
         "sidecar": Entry("gantry_cli.serve", "sidecar", "Run a broker's admin sidecar in the foreground."),

@@ -1,10 +1,11 @@
-"""`gantry apply`, `console` and `kill`: what is done with a local group that runs."""
+"""`gantry apply`, `console`, `kill` and `down`: what is done with a local group that runs."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -19,6 +20,8 @@ from gantry_cli.local.look import require_alive, require_group, require_look
 from gantry_cli.local.state import GroupRecord, GroupState, Held, machine_boot, member_name, now_ms, parse_member
 from gantry_cli.options import data_option, refuse_ignored
 from gantry_cli.processes import boot_id_of
+from gantry_cli.progress import waiting
+from gantry_cli.stack import StackDirectory
 from gantry_spec.manifest import changes
 from gantry_spec.manifest.quantities import duration_text, parse_duration
 
@@ -215,3 +218,49 @@ def _signal(name: str, pid: int, number: signal.Signals) -> None:
         raise Absent(f"{name} does not run now", "see `gantry status`") from error
     except PermissionError as error:
         raise CliError(f"{name} (pid {pid}) belongs to another user", "do it as that user") from error
+
+
+# -- down --------------------------------------------------------------------------------------------------------------
+# `gantry down`: stop the stack of a directory, wherever it was started.
+
+
+STOP_TIMEOUT_S: Final = 75.0
+"""A broker and then a name server may take 30 s each."""
+POLL_S: Final = 0.05
+
+
+@click.command(
+    epilog=examples(
+        ("gantry down", "stop what `gantry up --detach` started here"),
+        ("gantry down --data /tmp/second", "stop the stack of another directory"),
+    )
+)
+@data_option
+def down(data: Path) -> None:
+    """Stop what `gantry up` started.
+
+    The broker stops first and writes everything to disk. Messages stay in the directory. When nothing runs there, that
+    is said, and it is no error.
+    """
+    directory = StackDirectory(data)
+    if not directory.is_running():
+        click.echo(f"nothing is running on {data}")
+        return
+    record = directory.running()
+    if record is None:
+        raise CliError(f"the stack on {data} is just starting or stopping", "try again in a moment")
+    try:
+        os.kill(record.pid, signal.SIGTERM)
+    except PermissionError as error:
+        raise CliError(
+            f"the stack on {data} belongs to another user (pid {record.pid})", "stop it as that user"
+        ) from error
+    except ProcessLookupError:
+        pass  # it is gone already; its lock goes with it
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    with waiting("stopping: what is in memory goes to disk"):
+        while directory.is_running():
+            if time.monotonic() > deadline:
+                raise CliError(f"the stack (pid {record.pid}) is still running", f"see {directory.path / 'logs'}")
+            time.sleep(POLL_S)
+    click.echo(f"stopped the name server {record.name_server} and the broker {record.broker}")
