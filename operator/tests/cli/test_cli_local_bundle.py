@@ -1,4 +1,7 @@
-"""What `gantry bundle` shows to whom: its token goes to sidecars of this group on this machine, and nowhere else."""
+"""What `gantry bundle` and `gantry console` show to whom.
+
+Their token goes to sidecars of this group on this machine, and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,12 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"packed")
 
+    def do_POST(self) -> None:
+        self.server.shown.append(self.headers["Authorization"])
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"code": "one-time"}')
+
     def log_message(self, format: str, *arguments: object) -> None:
         """To nobody."""
 
@@ -57,6 +66,7 @@ def of_one(folder: Path, sidecar: Listener, boot_id: str) -> GroupRecord:
     [first, *_] = record.members
     first.sidecar_pid, first.sidecar_boot_id = os.getpid(), boot_id
     first.sidecar_url = f"http://127.0.0.1:{sidecar.server_address[1]}"
+    record.console_url = f"{first.sidecar_url}/console/"
     GroupState(folder).write_group(record)
     return record
 
@@ -97,3 +107,20 @@ def test_whoever_has_the_port_of_a_sidecar_that_is_gone_is_not_shown_the_token(
     found = packed(tmp_path)
 
     assert somebody.shown == [] and "sidecars/master-0.tar.gz" not in found
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["our sidecar", "another program"])
+def test_a_console_code_is_asked_of_our_own_sidecar_only(
+    tmp_path: Path, listeners: tuple[Listener, Listener], is_gone: bool
+) -> None:
+    """After `gantry down` another program may listen at the console's port, and must not be shown the token."""
+    listener, _ = listeners
+    record = of_one(tmp_path, listener, "1-1" if is_gone else boot_id_of(os.getpid()))
+
+    result = CliRunner().invoke(cli, ["console", "--data", str(tmp_path)])
+
+    if is_gone:
+        assert result.exit_code == 1 and listener.shown == []
+    else:
+        assert result.output == f"{record.console_url}#code=one-time\n"
+        assert listener.shown == [f"Bearer {GroupState(tmp_path).token()}"]

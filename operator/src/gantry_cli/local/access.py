@@ -12,6 +12,7 @@ thing that must not happen. Sidecars of a group with accounts show messages to n
 from __future__ import annotations
 
 import secrets
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -19,7 +20,8 @@ from typing import Final, final
 from gantry_access import AccessFileError, read_credentials
 from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError
-from gantry_cli.local.state import GroupState, write_whole
+from gantry_cli.local.state import GroupState, MemberRecord, write_whole
+from gantry_cli.processes import boot_id_of
 from gantry_client import ClientSettings
 from gantry_remoting import ClientTlsSettings
 from gantry_spec.manifest import Spec
@@ -118,3 +120,26 @@ def make_replication_secret(access: Access) -> None:
     """Once for a group."""
     if access.replication is not None and not access.replication.exists():
         write_whole(access.replication, secrets.token_urlsafe(SECRET_BYTES).encode())
+
+
+# -- the token of the sidecars -----------------------------------------------------------------------------------------
+
+
+class SidecarNotRunning(OSError):
+    """No process runs that the supervisor has started as this sidecar. The caller should not ask again."""
+
+
+def ask_sidecar(member: MemberRecord, path: str, token: str, *, timeout_s: float, data: bytes | None = None) -> bytes:
+    """Return what a sidecar answers; with ``data`` it is a POST. Blocks. Raises OSError and its SidecarNotRunning.
+
+    The token is shown to the process only that the supervisor has started, since another program may have its port by
+    now, and through no proxy of the environment.
+    """
+    if member.sidecar_pid is None or boot_id_of(member.sidecar_pid) != member.sidecar_boot_id:
+        raise SidecarNotRunning("it does not run")
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    headers = {"Authorization": f"Bearer {token}"}
+    request = urllib.request.Request(f"{member.sidecar_url}{path}", data, headers)
+    with direct.open(request, timeout=timeout_s) as answer:
+        content: bytes = answer.read()
+        return content

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import tarfile
 import time
-import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -18,8 +17,8 @@ from typing import Final
 import click
 
 from gantry_cli.errors import Absent, CliError
-from gantry_cli.local.state import GroupRecord, GroupState
-from gantry_cli.processes import boot_id_of
+from gantry_cli.local.access import SidecarNotRunning, ask_sidecar
+from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
 from gantry_cli.progress import count_progress
 from gantry_cli.text import bytes_text
 
@@ -64,27 +63,21 @@ def _contents(state: GroupState, record: GroupRecord) -> Iterator[tuple[str, byt
     for path in sorted(state.path.glob("conf/*.conf")) + sorted(state.path.glob("logs/*.log")):
         yield f"{path.parent.name}/{path.name}", _end(path)
     for member in record.members:
-        if member.sidecar_pid is None or boot_id_of(member.sidecar_pid) != member.sidecar_boot_id:
-            missing.append(f"sidecar of {member.name}: it does not run")
-            continue  # whoever has its port by now is shown no token of ours
         try:
-            yield f"sidecars/{member.name}.tar.gz", _packed(f"{member.sidecar_url}/v1/bundle", state.token())
+            yield f"sidecars/{member.name}.tar.gz", _packed(member, state.token())
         except OSError as error:
             missing.append(f"sidecar of {member.name}: {error}")
     if missing:
         yield "missing.txt", "\n".join([*missing, ""]).encode()
 
 
-def _packed(url: str, token: str) -> bytes:
-    """What a sidecar packs. One that has just been started again is asked once more. Raises OSError."""
-    # The token is for this machine's own sidecar: no proxy of the environment's is shown it.
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+def _packed(member: MemberRecord, token: str) -> bytes:
+    """What a sidecar packs. One that runs and does not answer yet is asked again. Raises OSError."""
     for rest in reversed(range(TRIES)):
         try:
-            with direct.open(request, timeout=SIDECAR_TIMEOUT_S) as answer:
-                data: bytes = answer.read()
-                return data
+            return ask_sidecar(member, "/v1/bundle", token, timeout_s=SIDECAR_TIMEOUT_S)
+        except SidecarNotRunning:
+            raise
         except OSError:
             if not rest:
                 raise

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +13,7 @@ import click
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
+from gantry_cli.local.access import ask_sidecar
 from gantry_cli.local.editing import immovable, read_manifest
 from gantry_cli.local.look import require_alive, require_group, require_look
 from gantry_cli.local.state import GroupRecord, GroupState, Held, machine_boot, member_name, now_ms, parse_member
@@ -92,23 +91,18 @@ def console(data: Path) -> None:
     if record is None or not record.console_url:
         raise Absent(f"no group with a console runs in {data}", "start one: gantry up")
     try:
-        click.echo(console_address(record.console_url, state.token()))
+        click.echo(console_address(record, state.token()))
     except OSError as error:
         raise CliError(
             f"the sidecar behind {record.console_url} gives no code: {error}", "look at `gantry status` and its log"
         ) from error
 
 
-def console_address(console_url: str, token: str) -> str:
+def console_address(record: GroupRecord, token: str) -> str:
     """The console's address with a new code. Blocks. Raises OSError when its sidecar gives none."""
-    base = console_url.removesuffix("/").removesuffix("/console")
-    # The token is for this machine's own sidecar: no proxy of the environment's is shown it.
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    headers = {"Authorization": f"Bearer {token}"}
-    request = urllib.request.Request(f"{base}/v1/console/codes", data=b"", headers=headers, method="POST")
+    answer = ask_sidecar(record.members[0], "/v1/console/codes", token, timeout_s=TIMEOUT_S, data=b"")
     try:
-        with direct.open(request, timeout=TIMEOUT_S) as answer:
-            return f"{console_url}#code={json.load(answer)['code']}"
+        return f"{record.console_url}#code={json.loads(answer)['code']}"
     except (ValueError, KeyError) as error:
         raise OSError("its answer holds no code") from error
 

@@ -260,7 +260,7 @@ class GroupRun:
     def _console_address(self) -> str:
         """With a code that works once. The token is never printed: what is printed may end in a log."""
         try:
-            return f"{console_address(self.record.console_url, self._token)}   (once; again: {own_name()} console)"
+            return f"{console_address(self.record, self._token)}   (once; again: {own_name()} console)"
         except OSError:
             return f"{self.record.console_url}   (address to open it: {own_name()} console)"
 
