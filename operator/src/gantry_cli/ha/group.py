@@ -154,6 +154,27 @@ class Observation:
     asked_ms: int = 0
     answered_ms: int = 0
 
+    @property
+    def group_name(self) -> str:
+        return next((one.status.broker_name for one in self.members if one.status is not None), "") or "broker"
+
+    def member(self, number: int) -> Member | None:
+        """Return the member with this number, if it answers."""
+        return next((one for one in self.members if one.number == number), None)
+
+    def name(self, number: int) -> str:
+        """Return what a member is called, also one that does not answer."""
+        member = self.member(number)
+        return f"member {number}" if member is None else member.name
+
+    def follows(self, master: int) -> bool:
+        """Return whether every member that answers follows this master, which answers, too."""
+        reached = {one.number: one.status for one in self.members if one.status is not None}
+        leader = reached.pop(master, None)
+        if leader is None:
+            return False
+        return all((one.epoch, one.master) == (leader.epoch, leader.ha_address) for one in reached.values())
+
 
 async def observe(clients: Sequence[Caller]) -> Observation:
     """Ask all members for their status, side by side."""

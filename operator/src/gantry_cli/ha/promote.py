@@ -21,7 +21,6 @@ import msgspec
 from gantry_cli.ha.group import (
     SPEC,
     CannotPromote,
-    Member,
     MemberClient,
     Observation,
     check_members,
@@ -142,10 +141,10 @@ class Promotion:
     async def run(self) -> Promoted:
         """Promote. Raises ``CannotPromote``, or what an order raises that had to be carried out."""
         self._observed = await observe(tuple(self._clients.values()))
-        check_members(self._members)
+        check_members(self._observed.members)
         wanted = self._wanted
         self._request = request_of(
-            self._members,
+            self._observed.members,
             to=wanted.to,
             electable=wanted.electable,
             old_master=wanted.old_master,
@@ -192,7 +191,7 @@ class Promotion:
         """Observe again until something is to be done, or the time is over."""
         deadline_ms = now_ms() + self._wanted.timeout_ms
         why = _reason(actions)
-        async with self._step("wait", self._group_name, why):
+        async with self._step("wait", self._observed.group_name, why):
             while True:
                 await asyncio.sleep(POLL_S)
                 actions = await self._decide()
@@ -210,7 +209,9 @@ class Promotion:
         self._confirm_loss(refusal.why)
 
     def _confirm_loss(self, reason: str) -> None:
-        ends = ", ".join(f"{one.name} at {one.status.wrote}" for one in self._members if one.status is not None)
+        ends = ", ".join(
+            f"{one.name} at {one.status.wrote}" for one in self._observed.members if one.status is not None
+        )
         question = f"{reason}. Here are {ends}; messages beyond the winner's end may have been acknowledged."
         if not self._confirm(question):
             raise CannotPromote("nothing was done", "the group stays without a master")
@@ -245,7 +246,7 @@ class Promotion:
             return None
         self._given.append(action)
         try:
-            async with self._step(ORDERS[type(action)], self._name(action.member), self._note(action)):
+            async with self._step(ORDERS[type(action)], self._observed.name(action.member), self._note(action)):
                 await self._executor.execute(action)
         except OrderError as error:
             if isinstance(action, act.Promote) and isinstance(error, OrderRefused):
@@ -294,22 +295,11 @@ class Promotion:
 
     # -- what is shown -------------------------------------------------------------------------------------------------
 
-    @property
-    def _members(self) -> Sequence[Member]:
-        return self._observed.members
-
     def _client(self, number: int) -> MemberClient:
-        member = next((one for one in self._members if one.number == number), None)
+        member = self._observed.member(number)
         if member is None:
             raise OrderRefused(f"member {number} does not answer")
         return self._clients[member.path]
-
-    def _name(self, number: int) -> str:
-        return next((one.name for one in self._members if one.number == number), f"member {number}")
-
-    @property
-    def _group_name(self) -> str:
-        return next((one.status.broker_name for one in self._members if one.status is not None), "") or "broker"
 
     def _note(self, action: act.OrderAction) -> str:
         match action:
@@ -354,7 +344,7 @@ class Promotion:
     def _result(self) -> Promoted:
         term = self._record.newest
         assert term is not None, "it is done"
-        name, to = self._name(term.master), self._request.to
+        name, to = self._observed.name(term.master), self._request.to
         if to not in (None, term.master):
             raise CannotPromote(f"member {to} could not be elected; {name} is the master in epoch {term.epoch}", AGAIN)
         if to is None and name in [one.member for one in self._steps if one.what == "drain"]:
@@ -365,17 +355,9 @@ class Promotion:
             master=name,
             number=term.master,
             loss=self._loss,
-            is_complete=self._is_complete(term.master),
+            is_complete=self._observed.follows(term.master),
             steps=self._steps,
         )
-
-    def _is_complete(self, master: int) -> bool:
-        """Whether every member that answers follows."""
-        reached = {one.number: one.status for one in self._members if one.status is not None}
-        leader = reached.pop(master, None)
-        if leader is None:
-            return False
-        return all((one.epoch, one.master) == (leader.epoch, leader.ha_address) for one in reached.values())
 
     @asynccontextmanager
     async def _step(self, what: str, member: str, note: str = "") -> AsyncIterator[None]:
