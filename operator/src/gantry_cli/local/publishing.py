@@ -58,12 +58,9 @@ class Publisher:
         supervisor = self._supervisor
         record = supervisor.record
         for server, child in zip(record.name_servers, self._name_servers, strict=True):
-            server.pid, server.boot_id = child.pid, child.boot_id
+            server.note_process(child)
         for member in supervisor.members.values():
-            one = member.record
-            one.pid, one.boot_id = member.broker.pid, member.broker.boot_id
-            if member.sidecar is not None:
-                one.sidecar_pid, one.sidecar_boot_id = member.sidecar.pid, member.sidecar.boot_id
+            member.record.note_processes(member.broker, member.sidecar)
         written = msgspec.json.encode(record)
         if written != self._written:
             supervisor.state.write_group(record)

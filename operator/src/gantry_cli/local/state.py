@@ -32,6 +32,7 @@ from typing import Final, TypeVar, final
 import msgspec
 
 from gantry_cli.errors import CliError
+from gantry_cli.processes import ServerProcess
 from gantry_spec.manifest import BrokerGroup, ManifestError, read_group
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, Wanted, asked, standing, without
 from gantry_spec.observed import LastWord
@@ -61,6 +62,12 @@ class MemberRecord(msgspec.Struct, kw_only=True):
     identity: str = ""
     """The uuid of its store, once it is known."""
 
+    def note_processes(self, broker: ServerProcess, sidecar: ServerProcess | None) -> None:
+        """Record which processes run now."""
+        self.pid, self.boot_id = broker.pid, broker.boot_id
+        if sidecar is not None:
+            self.sidecar_pid, self.sidecar_boot_id = sidecar.pid, sidecar.boot_id
+
 
 @final
 class NameServerRecord(msgspec.Struct, kw_only=True):
@@ -73,6 +80,10 @@ class NameServerRecord(msgspec.Struct, kw_only=True):
     log: str
     pid: int | None = None
     boot_id: str = ""
+
+    def note_process(self, process: ServerProcess) -> None:
+        """Record which process runs now."""
+        self.pid, self.boot_id = process.pid, process.boot_id
 
 
 @final

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 import click
@@ -154,7 +154,7 @@ class Typed:
     linger_s: float = 35.0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What came of it, for programs."""
 
@@ -225,9 +225,7 @@ class Migrating:
         self.line.close()
         self._say("our broker is level with the old one")
         self._ask(f"Stop writes at {address} and switch over now?")
-        outcome = await self._finish(migration, old, await migration.switch())
-        outcome.findings = found
-        return outcome
+        return replace(await self._finish(migration, old, await migration.switch()), findings=found)
 
     async def abort(self) -> Outcome:
         """Put the old broker back, if a run that was killed has left it stopped."""
