@@ -44,7 +44,7 @@ def make_package(tree: Path, name: str) -> None:
 def tree(tmp_path: Path) -> Path:
     """A repository with all packages of the contracts, each empty, under the real contracts."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name in (*CONTRACTS["root_packages"], *(f"gantry_broker.{part}" for part in PARTS)):
+    for name in (*CONTRACTS["root_packages"], *(f"gantry_broker.{part}" for part in PARTS), "gantry_cli.local"):
         make_package(tmp_path, name)
     return tmp_path
 
@@ -203,19 +203,24 @@ def test_a_module_of_the_server_outside_its_layers_is_refused(tree: Path) -> Non
 def test_the_layers_of_the_command_line_are_kept(tree: Path) -> None:
     """Groups of commands use what all share, `local` none of those above it, and a new module is given a layer."""
     package = tree / "operator/src/gantry_cli"
-    for name in ("output", "local", "group", "kube"):
+    for name in ("output", "group", "kube", "local/state", "local/supervisor"):
         (package / f"{name}.py").write_text("")
     (package / "kube.py").write_text("import gantry_cli.local\nimport gantry_cli.output\n")
+    (package / "local/supervisor.py").write_text("import gantry_cli.local.state\n")
     assert lint(tree).returncode == 0
 
     (package / "kube.py").write_text("")
-    (package / "local.py").write_text("import gantry_cli.kube\nimport gantry_cli.group\n")
+    (package / "local/supervisor.py").write_text("import gantry_cli.kube\nimport gantry_cli.group\n")
+    (package / "local/state.py").write_text("import gantry_cli.local.supervisor\n")
     (package / "stray.py").write_text("")
+    (package / "local/lost.py").write_text("")
     result = lint(tree)
 
     assert result.returncode == 1, result.stdout + result.stderr
-    assert "gantry_cli.local -> gantry_cli.kube" in result.stdout
-    assert "gantry_cli.local -> gantry_cli.group" in result.stdout and "stray" in result.stdout
+    assert "gantry_cli.local.supervisor -> gantry_cli.kube" in result.stdout
+    assert "gantry_cli.local.supervisor -> gantry_cli.group" in result.stdout
+    assert "gantry_cli.local.state -> gantry_cli.local.supervisor" in result.stdout
+    assert "stray" in result.stdout and "lost" in result.stdout
 
 
 def test_a_detour_is_refused_too(tree: Path) -> None:

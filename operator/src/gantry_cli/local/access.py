@@ -11,6 +11,7 @@ thing that must not happen. Sidecars of a group with accounts show messages to n
 
 from __future__ import annotations
 
+import json
 import secrets
 import urllib.request
 from dataclasses import dataclass
@@ -20,13 +21,14 @@ from typing import Final, final
 from gantry_access import AccessFileError, read_credentials
 from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError
-from gantry_cli.local.state import GroupState, MemberRecord, write_whole
+from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, write_whole
 from gantry_cli.processes import boot_id_of
 from gantry_client import ClientSettings
 from gantry_remoting import ClientTlsSettings
 from gantry_spec.manifest import Spec
 
 SECRET_BYTES: Final = 32
+CODE_TIMEOUT_S: Final = 5.0
 
 
 @final
@@ -143,3 +145,12 @@ def ask_sidecar(member: MemberRecord, path: str, token: str, *, timeout_s: float
     with direct.open(request, timeout=timeout_s) as answer:
         content: bytes = answer.read()
         return content
+
+
+def console_address(record: GroupRecord, token: str) -> str:
+    """The console's address with a new code. Blocks. Raises OSError when its sidecar gives none."""
+    answer = ask_sidecar(record.members[0], "/v1/console/codes", token, timeout_s=CODE_TIMEOUT_S, data=b"")
+    try:
+        return f"{record.console_url}#code={json.loads(answer)['code']}"
+    except (ValueError, KeyError) as error:
+        raise OSError("its answer holds no code") from error

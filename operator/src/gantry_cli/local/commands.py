@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -13,7 +12,7 @@ import click
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
-from gantry_cli.local.access import ask_sidecar
+from gantry_cli.local.access import console_address
 from gantry_cli.local.editing import immovable, read_manifest
 from gantry_cli.local.look import require_alive, require_group, require_look
 from gantry_cli.local.state import GroupRecord, GroupState, Held, machine_boot, member_name, now_ms, parse_member
@@ -69,9 +68,6 @@ def apply(manifest: Path, data: Path, dry_run: bool) -> None:
 # stay in a terminal's history, a log or a pipe, and opens nothing from there.
 
 
-TIMEOUT_S: Final = 5.0
-
-
 @click.command(
     epilog=examples(
         ("gantry console", "of the group that runs here"),
@@ -96,15 +92,6 @@ def console(data: Path) -> None:
         raise CliError(
             f"the sidecar behind {record.console_url} gives no code: {error}", "look at `gantry status` and its log"
         ) from error
-
-
-def console_address(record: GroupRecord, token: str) -> str:
-    """The console's address with a new code. Blocks. Raises OSError when its sidecar gives none."""
-    answer = ask_sidecar(record.members[0], "/v1/console/codes", token, timeout_s=TIMEOUT_S, data=b"")
-    try:
-        return f"{record.console_url}#code={json.loads(answer)['code']}"
-    except (ValueError, KeyError) as error:
-        raise OSError("its answer holds no code") from error
 
 
 # -- kill --------------------------------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from typing import Final, final
 
 from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError, explain
-from gantry_cli.local.access import access_of, make_replication_secret
-from gantry_cli.local.commands import console_address
+from gantry_cli.local.access import access_of, console_address, make_replication_secret
 from gantry_cli.local.editing import Edits, read_manifest
 from gantry_cli.local.member import local_restart_policy
 from gantry_cli.local.plan import (
