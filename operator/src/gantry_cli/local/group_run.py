@@ -31,14 +31,15 @@ from gantry_cli.local.plan import (
     single_group,
 )
 from gantry_cli.local.publishing import Publisher
-from gantry_cli.local.running import Face, Summary, claim, first_error, is_listening, own_name, run_until_stopped
+from gantry_cli.local.running import Face, claim, first_error, is_listening, own_name, run_until_stopped
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord, now_ms, write_whole
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.local.topics import LocalTopicReconciler
+from gantry_cli.options import DEFAULT_NAME_SERVER
 from gantry_cli.processes import ServerProcess, boot_id_of
 from gantry_cli.rates import rates_between, read_facts, state_line
 from gantry_cli.round_trip import RoundTrip, round_trip
-from gantry_cli.stack import StackDirectory, StackRecord
+from gantry_cli.stack import DEFAULT_DIRECTORY, StackDirectory, StackRecord
 from gantry_client import Admin, ClientError
 from gantry_remoting.addresses import join_address
 from gantry_spec.broker_conf import broker_name
@@ -264,19 +265,33 @@ class GroupRun:
             return f"{self.record.console_url}   (address to open it: {own_name()} console)"
 
     def _summary(self, trip: RoundTrip) -> str:
-        record = self.record
-        text = Summary(self._directory, ";".join(record.addresses), trip, is_detached=self._face.is_detached)
-        lines = [f"  name server   {';'.join(record.addresses)}"]
+        """Addresses, the proof, and next steps."""
+        record, gantry, name_server = self.record, own_name(), ";".join(self.record.addresses)
+        is_default = self._directory.path == StackDirectory(DEFAULT_DIRECTORY).path
+        data = "" if is_default else f" --data {self._directory.path}"
+        address = f"'{name_server}'" if ";" in name_server else name_server
+        namesrv = "" if name_server == DEFAULT_NAME_SERVER else f" -n {address}"
+        stop = f"{gantry} down{data}" if self._face.is_detached else "Ctrl-C"
+        lines = ["Gantry is up.", f"  name server   {name_server}"]
         for member in record.members:
             sidecar = f"   sidecar {member.sidecar_url}" if self._has_sidecars else ""
             lines.append(f"  {member.name:<13} {join_address(record.host, member.port)}{sidecar}")
         if self._has_sidecars:
             lines.append(f"  console       {self._console_address()}")
         lines.append(f"  data, logs    {self._directory.path}")
-        steps = [f"Look at it:  {text.gantry} status{text.data} --watch   (stop with {text.stop})"]
+        lines.append(
+            f"  checked       1 message sent and read back in {trip.elapsed_ms:.1f} ms "
+            f"({trip.queue.topic}, queue {trip.queue.queue_id}, offset {trip.queue_offset})"
+        )
+        steps = [
+            f'From Java:   producer.setNamesrvAddr("{name_server}");   (consumers the same)',
+            f'From here:   {gantry} produce{namesrv} hello "first message" && {gantry} consume{namesrv} hello',
+            f"Look at it:  {gantry} status{data} --watch   (stop with {stop})",
+        ]
         if self.supervisor.spec.slaves:
-            steps.append(f"Break it:    {text.gantry} kill{text.data} master-0, and watch a slave take over")
-        return text.with_lines(lines, steps)
+            steps.append(f"Break it:    {gantry} kill{data} master-0, and watch a slave take over")
+        numbered = [f"  {number}. {step}" for number, step in enumerate(steps, 1)]
+        return "\n".join([*lines, "", "Next steps", *numbered, ""])
 
 
 async def stream_state(name_server: str, broker: str, face: Face) -> None:

@@ -15,8 +15,7 @@ from typing import Any, Final, Protocol, final
 import click
 
 from gantry_cli.errors import CliError
-from gantry_cli.round_trip import RoundTrip
-from gantry_cli.stack import DEFAULT_DIRECTORY, StackDirectory, StackRunning
+from gantry_cli.stack import StackDirectory, StackRunning
 
 NAME: Final = "gantry"
 
@@ -49,40 +48,6 @@ async def run_until_stopped(
     if killed:
         raise CliError(f"had to kill {', '.join(killed)} after waiting in vain", "see the logs")
     face.report("stopped")
-
-
-@final
-class Summary:
-    """What `gantry up` prints when it is ready: addresses, the proof, and next steps."""
-
-    def __init__(self, directory: StackDirectory, name_server: str, trip: RoundTrip, *, is_detached: bool) -> None:
-        is_here = directory.path == StackDirectory(DEFAULT_DIRECTORY).path
-        self.gantry: Final = own_name()
-        self.data: Final = "" if is_here else f" --data {directory.path}"
-        address = f"'{name_server}'" if ";" in name_server else name_server
-        self.namesrv: Final = "" if name_server == "127.0.0.1:9876" else f" -n {address}"
-        self.stop: Final = f"{self.gantry} down{self.data}" if is_detached else "Ctrl-C"
-        self._name_server, self._trip = name_server, trip
-
-    def with_lines(self, servers: Sequence[str], steps: Sequence[str]) -> str:
-        """Return the text: the lines about servers and data, and the steps after the first two."""
-        trip, gantry, namesrv = self._trip, self.gantry, self.namesrv
-        first = (
-            f'From Java:   producer.setNamesrvAddr("{self._name_server}");   (consumers the same)',
-            f'From here:   {gantry} produce{namesrv} hello "first message" && {gantry} consume{namesrv} hello',
-        )
-        return "\n".join(
-            [
-                "Gantry is up.",
-                *servers,
-                f"  checked       1 message sent and read back in {trip.elapsed_ms:.1f} ms "
-                f"({trip.queue.topic}, queue {trip.queue.queue_id}, offset {trip.queue_offset})",
-                "",
-                "Next steps",
-                *(f"  {number}. {step}" for number, step in enumerate((*first, *steps), 1)),
-                "",
-            ]
-        )
 
 
 def own_name(program: str | None = None) -> str:
