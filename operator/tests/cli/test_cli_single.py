@@ -172,7 +172,7 @@ def test_commands_for_groups_work_on_a_broker_alone(tmp_path: Path) -> None:
             assert time.monotonic() < deadline, (folder / "up.log").read_text()
             time.sleep(0.05)
         found = gantry("consume", "-n", name_server, "orders").split()
-        promoted = gantry("promote", *data, "0=1")
+        promoted = gantry("promote", *data, "0")
         explained = gantry("explain", *data)
         bundle = gantry("bundle", *data, "--to", str(tmp_path / "bundle.tar.gz"))
         (tmp_path / "group.yaml").write_text(

@@ -27,7 +27,10 @@ def promote_here(order: str, data: Path, accept_loss: str, timeout_s: float, for
     shard, member = parse_promotion(order)
     look = require_look(data)
     require_alive(look)
-    if not any(one.shard == shard and member in (0, one.number) for one in look.members):
+    numbers = [one.number for one in look.members if one.shard == shard]
+    if len(numbers) == 1 and not member:
+        order = f"{shard}={numbers[0]}"  # an election among others would be waited for in vain
+    elif not numbers or member not in (0, *numbers):
         known = ", ".join(f"{one.shard}={one.number} ({one.name})" for one in look.members)
         raise CliError(f"there is no {order} in the group", f"these are: {known}")
     began_s, before = time.monotonic(), master_of(look, shard)
