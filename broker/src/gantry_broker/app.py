@@ -204,7 +204,7 @@ class Broker:
             },
         )
         await asyncio.to_thread(self.roles.completeness.started, report, self.store.pools.status)
-        self.status.publish_store(self.store)
+        self.status.publish_store(self.store, lambda: self.replication.confirmed)
         self.visibility.resume()
         self.core.gate.close("this broker starts")
         try:
@@ -329,8 +329,6 @@ class Broker:
             disk_total_bytes=disk.total or None,
             disk_used_bytes=disk.used if disk.total else None,
             role=_ROLES[self.roles.role],
-            epoch=self.roles.epoch or None,
-            confirmed=None if self.replication.slave.follower is None else self.replication.slave.visible,
             slaves=self._slave_facts(),
             certificate_ends_at=self.tls.expires_at,
             queues_rebuilding=self.store.repair.queues.queues_waiting,

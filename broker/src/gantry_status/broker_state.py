@@ -90,6 +90,7 @@ class BrokerState(StatePart, frozen=True, kw_only=True):
     acked: int | None = None
     """Up to where as many slaves have it as are needed; not known before any slave has acknowledged in this epoch."""
     confirmed: int | None = None
+    """Up to where its consumers may read. It never lies behind what they were shown."""
     dispatched: int | None = None
     """Up to where its queues are built. A promotion waits for the rest."""
     last_epoch: int = 0

@@ -241,7 +241,7 @@ class Shard:
         def is_level() -> bool:
             return len(master.replication.acks) >= len(others) and all(
                 one.store.log.wrote == master.store.log.wrote
-                and one.replication.slave.visible >= master.store.log.wrote
+                and one.replication.confirmed >= master.store.log.wrote
                 and one.roles.role is HaRole.SLAVE
                 for one in others
             )

@@ -98,7 +98,22 @@ async def test_what_was_confirmed_stays_so_when_a_slave_leaves(tmp_path: Path) -
         assert broker.store.positions.confirmed == 0
 
         await wait_until(lambda: page(tmp_path).status.confirmed == shown)
+        assert broker.roles.report().confirmed == shown
         broker.store.positions.stop_waiting_for_slaves()
+
+
+async def test_a_slave_without_its_master_reports_what_it_shows(tmp_path: Path) -> None:
+    """What consumers were shown stays confirmed on a slave that has reached no master since: page and role agree."""
+    conf = local_conf(tmp_path)
+    async with running_broker(tmp_path, disk=None, clock=None, **conf) as master, dialogue(master) as client:
+        await client.send_ok(b"shown")
+        shown = master.store.log.wrote
+
+    conf |= {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": f"127.0.0.1:{free_port()}"}
+    async with publishing(tmp_path, open_page=PageWriter, **conf) as slave:
+        await wait_until(lambda: page(tmp_path).status.role is Role.SLAVE)
+
+        assert page(tmp_path).status.confirmed == slave.roles.report().confirmed == shown
 
 
 async def test_the_last_word_is_stopped_and_everything_is_flushed(tmp_path: Path) -> None:

@@ -50,9 +50,6 @@ class ServerFacts(NamedTuple):
     disk_used_bytes: int | None = None
     is_refusing_sends: bool = False
     role: Role = Role.UNASSIGNED
-    epoch: int | None = None
-    confirmed: int | None = None
-    """What a slave shows; a master's store knows by itself."""
     slaves: tuple[SlaveStatus, ...] = ()
     certificate_ends_at: float | None = None
     """In seconds since 1970; the first one to end."""
@@ -71,6 +68,7 @@ class StatusPublisher:
         """Without ``open_page`` nothing is published."""
         self.phase = Phase.STARTING
         self._store: MessageStore | None = None
+        self._confirmed: Callable[[], int] | None = None
         self._server: Callable[[], ServerFacts] = ServerFacts
         self._last_error: Final = LastError()
         self._recovery: tuple[int, int] | None = None
@@ -96,9 +94,12 @@ class StatusPublisher:
         if self._thread is not None:
             self._thread.open(self.snapshot())
 
-    def publish_store(self, store: MessageStore) -> None:
-        """Publish the positions of ``store`` from now on: it is open, and before that they are not true."""
-        self._store = store
+    def publish_store(self, store: MessageStore, confirmed: Callable[[], int]) -> None:
+        """Publish the positions of ``store`` from now on: it is open, and before that they are not true.
+
+        ``confirmed`` gives how far consumers may read.
+        """
+        self._store, self._confirmed = store, confirmed
 
     def publish_server(self, collect: Callable[[], ServerFacts]) -> None:
         """Publish from now on what ``collect`` returns; it is called in the event loop ten times a second."""
@@ -165,9 +166,9 @@ class StatusPublisher:
         )
         if server.integrity is not None:
             common = replace(common, **server.integrity._asdict())
-        return common if store is None else self._with_store(common, store, server)
+        return common if store is None else self._with_store(common, store)
 
-    def _with_store(self, status: Status, store: MessageStore, server: ServerFacts) -> Status:
+    def _with_store(self, status: Status, store: MessageStore) -> Status:
         if self.phase is Phase.SERVING:
             self._min_physical = store.log.min_physical  # a store that closes has no files any more
         pool, identity = store.pools.status, store.identity
@@ -176,10 +177,7 @@ class StatusPublisher:
             wrote=store.log.wrote,
             committed=store.log.committed,
             flushed=store.log.flushed,
-            # A slave that leaves takes its voice along, but nothing from consumers: what was shown stays shown.
-            confirmed=max(store.positions.confirmed, store.dispatcher.dispatched)
-            if server.confirmed is None
-            else server.confirmed,
+            confirmed=None if self._confirmed is None else self._confirmed(),
             min_physical=self._min_physical,
             epoch=identity.epoch,
             generation=identity.generation,

@@ -93,6 +93,17 @@ class Replication:
     def __repr__(self) -> str:
         return f"<Replication {self.master} {self.slave}>"
 
+    @property
+    def confirmed(self) -> int:
+        """Up to where consumers may read here.
+
+        It never lies behind what was shown: a slave that leaves takes its ack along, but no message from consumers.
+        """
+        store = self._log
+        is_copy = self.slave.follower is not None or self.store.copier is not None
+        confirmed = self.slave.confirmed if is_copy else store.positions.confirmed
+        return max(confirmed, store.dispatcher.dispatched)
+
     async def start(self) -> None:
         """Listen for slaves. Raises OSError for a port that was asked for and is taken, or a secret that is missing."""
         ha, port = self._settings.ha, self._settings.ha_listen_port

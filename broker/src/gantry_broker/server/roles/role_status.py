@@ -133,7 +133,7 @@ def report_role(
         committed=store.log.committed,
         flushed=store.log.flushed,
         acked=store.positions.acked,
-        confirmed=follower.confirmed if follower is not None else store.positions.confirmed,
+        confirmed=replication.confirmed,
         dispatched=store.dispatcher.dispatched,
         last_epoch=history.epoch,
         electable=tuple(number for number in electable if number != master_id),

@@ -165,10 +165,9 @@ class SlaveReplication:
     # -- what is visible -----------------------------------------------------------------------------------------------
 
     @property
-    def visible(self) -> int:
-        """Up to where consumers may read here."""
-        confirmed = -1 if self.follower is None else self.follower.confirmed
-        return max(min(confirmed, self._store.received), self._store.store.dispatcher.dispatched)
+    def confirmed(self) -> int:
+        """How far the master has confirmed what is here; -1 while it has not reported that."""
+        return -1 if self.follower is None else min(self.follower.confirmed, self._store.received)
 
     def _copied(self) -> None:
         if not self._is_show_scheduled:
@@ -182,7 +181,7 @@ class SlaveReplication:
         if follower is None or store.copier is None:
             return
         self._tables.settle(store.store.log.wrote, follower.confirmed)
-        if not store.dispatch(min(follower.confirmed, store.received)) and not self._is_show_scheduled:
+        if not store.dispatch(self.confirmed) and not self._is_show_scheduled:
             self._is_show_scheduled = True
             if store.is_behind:
                 self._loop.call_later(SHOW_RETRY_S, self.show)
