@@ -6,6 +6,7 @@ one is no order to hurry. Whoever is in a hurry sends SIGKILL, and the next star
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -13,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection
 from types import FrameType
-from typing import NoReturn, final
+from typing import Final, NoReturn, final
 
 import uvloop
 
@@ -21,7 +22,6 @@ from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError, describe_disk_error
 from gantry_broker.logs import set_up_logs
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.runtime import settle
 from gantry_broker.server.core.stopping import StopTimeout
 from gantry_broker.setting_keys import broker_settings, describe_settings, parse_properties_file, unknown_keys
 from gantry_broker.settings import BrokerSettings, SettingsError
@@ -34,6 +34,8 @@ log = logging.getLogger("gantry_broker")
 
 EXIT_SETTINGS = 2
 EXIT_FAILED = 1
+GC_THRESHOLD: Final = 20_000
+"""Objects between two runs of the garbage collector: what a pass makes is freed by counting, not by collecting."""
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -130,6 +132,18 @@ class StopSignals:
             signal.signal(number, signal.SIG_IGN)
 
 
+def set_up_collector() -> None:
+    """Exclude what exists now from garbage collection; called when everything that lives as long as the process exists.
+
+    The interval after which a thread takes the interpreter's lock from another is left at Python's 5 ms. With 50 ms an
+    append is interrupted less often in its middle, but the loop waits as long for a helper thread as that does for it:
+    measured over loopback, 64 sends under way on one connection, the rate fell from 94,000 to 71,000 a second.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
+
+
 async def run(settings: BrokerSettings, signals: StopSignals, insisted: Collection[str] = ()) -> int:
     """Until SIGTERM or SIGINT, or until the store fails."""
     stop = signals.tell(asyncio.get_running_loop())
@@ -148,7 +162,7 @@ async def run(settings: BrokerSettings, signals: StopSignals, insisted: Collecti
         reason = describe_disk_error(error) if isinstance(error, OSError) else str(error)
         log.error("cannot start", extra={"reason": reason})
         return EXIT_FAILED
-    settle()
+    set_up_collector()
     print(f"broker listening on {join_address(settings.listen_host, broker.port)}", flush=True)
     failed = asyncio.ensure_future(broker.failed())
     stopped = asyncio.ensure_future(stop.wait())

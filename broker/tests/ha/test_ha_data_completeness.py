@@ -19,7 +19,7 @@ from gantry_broker.ha.data_completeness import (
     judge_completeness,
 )
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.server.roles.replication_rates import WINDOWS, PeakRate
+from gantry_broker.server.roles.replication import PEAK_WINDOWS, PeakRate
 from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.recovery_report import RecoveryReport
@@ -236,7 +236,7 @@ def test_the_peak_covers_every_second_whenever_it_was_looked_at() -> None:
     assert rate.bytes_per_s(95) == 55, "what came since the last look counts, too"
     rate.sample(0)
     assert rate.bytes_per_s(0) == 40, "a log that was cut has taken nothing"
-    for _ in range(WINDOWS):
+    for _ in range(PEAK_WINDOWS):
         rate.sample(0)
     assert rate.bytes_per_s(0) == 0
 

@@ -9,7 +9,7 @@ from test_server_roles import MOVED, group
 
 from gantry_broker.app import Broker
 from gantry_broker.ha.master_session import MasterSession
-from gantry_broker.server.roles.replication_rates import StreamSpeeds
+from gantry_broker.server.roles.replication import StreamSpeeds
 from gantry_testing.local import dialogue, running_broker, wait_until
 
 

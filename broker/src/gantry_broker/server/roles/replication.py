@@ -1,9 +1,9 @@
 """The log's way to slaves, or from a master, joined with the broker's store and tables.
 
-    Replication -+- master   feeds slaves; `policy` decides what it may acknowledge
-                 +- slave    follows a master
-                 +- healer   fetches damaged ranges from replicas, whichever side they are on
-                 `- rates    how fast logs and streams grow
+    Replication -+- master         feeds slaves; `policy` decides what it may acknowledge
+                 +- slave          follows a master
+                 +- healer         fetches damaged ranges from replicas, whichever side they are on
+                 `- peak, speeds   how fast the log and the streams grow
 
 Which of the two sides is at work, or neither, is decided elsewhere (``roles``).
 """
@@ -12,6 +12,7 @@ import asyncio
 import logging
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, final
@@ -22,11 +23,10 @@ from gantry_broker.ha.follower import Follower
 from gantry_broker.ha.follower_runner import Standstill
 from gantry_broker.ha.healing import Healer, RangeSource
 from gantry_broker.ha.role_files import PromiseFile
-from gantry_broker.ha.server import BEAT_INTERVAL_S
+from gantry_broker.ha.server import BEAT_INTERVAL_S, MasterStream, ReplicationServer
 from gantry_broker.ha.store_log import SlaveStore
 from gantry_broker.server.roles.group_secret import GroupSecret
 from gantry_broker.server.roles.master_replication import MasterReplication
-from gantry_broker.server.roles.replication_rates import PeakRate, StreamSpeeds
 from gantry_broker.server.roles.slave_replication import SlaveReplication
 from gantry_broker.server.roles.table_sync import TableSync
 from gantry_broker.settings import BrokerSettings
@@ -35,10 +35,80 @@ from gantry_remoting import CertificateSource, PeerContexts
 
 log = logging.getLogger(__name__)
 
+PEAK_WINDOWS: Final = 60
+"""Samples, about one a second, of which the peak rate of a log is the maximum."""
+
 
 def boottime_ms() -> int:
     """A clock that runs while the machine sleeps: grants are counted on it."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+@final
+class PeakRate:
+    """How much a log has grown in a second lately, at most: what a master may have taken unseen is estimated by it.
+
+    Every second lies in two neighbouring samples, so pairs are counted.
+    """
+
+    def __init__(self) -> None:
+        self._grown: Final[deque[int]] = deque(maxlen=PEAK_WINDOWS)
+        self._last: int | None = None
+
+    def sample(self, wrote: int) -> None:
+        """The log ends there now."""
+        if self._last is not None:
+            self._grown.append(max(0, wrote - self._last))
+        self._last = wrote
+
+    def bytes_per_s(self, wrote: int) -> int | None:
+        """At least what was taken in any second since about a minute ago, where the log ends at ``wrote`` now.
+
+        None before the first sample.
+        """
+        if self._last is None:
+            return None
+        grown = [*self._grown, max(0, wrote - self._last)]
+        return max(one + other for one, other in zip([0, *grown], grown, strict=False))
+
+
+@final
+class StreamSpeeds:
+    """How many bytes went to each slave, or came from the master, in the last second. Owned by the loop."""
+
+    def __init__(self, server: ReplicationServer, store: MessageStore) -> None:
+        self.own = 0
+        """Of a slave's log."""
+
+        self._server: Final = server
+        self._store: Final = store
+        self._sent: dict[MasterStream, int] = {}
+        self._speeds: dict[MasterStream, int] = {}
+        self._wrote = 0
+        self._sampled_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<StreamSpeeds slaves={len(self._speeds)} own={self.own}>"
+
+    def of(self, stream: MasterStream) -> int:
+        """0 before there were two samples."""
+        return self._speeds.get(stream, 0)
+
+    def sample(self, now: float) -> None:
+        """Take a sample at loop time ``now``."""
+        sampled_at = self._sampled_at
+        if sampled_at is not None and now <= sampled_at:
+            return
+        wrote = self._store.log.wrote
+        sent = {stream: stream.session.sent for stream in self._server.streams if stream.session is not None}
+        if sampled_at is not None:
+            elapsed_s = now - sampled_at
+            self._speeds = {
+                stream: int(max(0, position - self._sent.get(stream, position)) / elapsed_s)
+                for stream, position in sent.items()
+            }
+            self.own = int(max(0, wrote - self._wrote) / elapsed_s)
+        self._sent, self._wrote, self._sampled_at = sent, wrote, now
 
 
 @final
