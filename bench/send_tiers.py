@@ -94,7 +94,7 @@ async def measure(rounds: int, passes: int, body_bytes: int) -> dict[str, float]
 def run(broker: Broker, data: list[bytes], *, is_readable: bool) -> float:
     """Handle and append every pass: microseconds for each message."""
     path, peer = broker.path, Peer()
-    other: Any = broker._services[0]._other
+    other: Any = broker.listeners.services[0]._other
     prefix = path._prefix
     if is_readable:
         path._prefix = b"\0"  # type: ignore[misc]

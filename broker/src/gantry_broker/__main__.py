@@ -153,10 +153,10 @@ async def run(settings: BrokerSettings, signals: StopSignals, insisted: Collecti
         if signals.are_here:
             raise StoppedWhileRecovering("a signal came while recovering; nothing is lost, the next start begins again")
 
-    broker = Broker(
-        settings, disk=RealDisk(), clock=SystemClock(), open_page=PageWriter, takes_orders=True, insisted=insisted
-    )
     try:
+        broker = Broker(
+            settings, disk=RealDisk(), clock=SystemClock(), open_page=PageWriter, takes_orders=True, insisted=insisted
+        )
         await broker.start(show_progress)
     except (OSError, BrokerError) as error:
         reason = describe_disk_error(error) if isinstance(error, OSError) else str(error)

@@ -9,107 +9,33 @@ has a bound, of which half belongs to the network: whoever hangs there must not 
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final, final
 
-from gantry_access import Guard
-from gantry_broker.control.server import ControlServer
 from gantry_broker.errors import StoreFailed
-from gantry_broker.layers import build_core, build_replication, build_server, build_store
+from gantry_broker.layers import Host, build_core, build_replication, build_server, build_store
 from gantry_broker.ports import Clock, Disk
-from gantry_broker.registry.outside import OutsideAddresses
-from gantry_broker.registry.registration import BrokerIdentity, Registration
-from gantry_broker.server.admin import topic_handlers
-from gantry_broker.server.admin.account_handlers import AccountHandlers
-from gantry_broker.server.admin.broker_handlers import BrokerHandlers
-from gantry_broker.server.admin.periodic_tasks import PeriodicTasks
-from gantry_broker.server.admin.retention import Retention
-from gantry_broker.server.admin.scrubber import Scrubber
-from gantry_broker.server.admin.status import ServerFacts, StatusPublisher
+from gantry_broker.registry.registration import BrokerIdentity
+from gantry_broker.server.admin.status import StatusPublisher, with_server_facts
 from gantry_broker.server.admin.status_thread import OpenPage
-from gantry_broker.server.admin.unsupported import unsupported_table
-from gantry_broker.server.core.broker_core import BrokerCore
-from gantry_broker.server.core.handlers import HandlerTable, handlers_in, handlers_of, join_tables
-from gantry_broker.server.core.live_settings import SettingsFile
 from gantry_broker.server.core.stopping import StopTimeout, finish_within
-from gantry_broker.server.core.tls import BrokerTls
-from gantry_broker.server.delay.service import DelayService
-from gantry_broker.server.groups import client_handlers, group_handlers, members, offset_handlers
-from gantry_broker.server.groups.members import ConsumerCalls
-from gantry_broker.server.groups.resets import ResetHandlers
-from gantry_broker.server.pull import queries
-from gantry_broker.server.pull.handlers import PullHandlers
-from gantry_broker.server.pull.visibility import Visibility
-from gantry_broker.server.roles.handlers import ReplicationHandlers
-from gantry_broker.server.roles.replication import Replication
-from gantry_broker.server.roles.role_orders import RoleOrders
-from gantry_broker.server.roles.roles import Roles
-from gantry_broker.server.roles.stored_tables import StoredTables
-from gantry_broker.server.send import send_back
-from gantry_broker.server.send.ack_gate import AckGate
-from gantry_broker.server.send.flow_control import FlowControl
-from gantry_broker.server.send.handlers import SendHandlers
-from gantry_broker.server.send.reply import ReplyHandlers
-from gantry_broker.server.send.send_path import SendPath
-from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
-from gantry_broker.server.transactions.handlers import TransactionHandlers
-from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.consume_queue import ConsumeQueue
-from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.opening import AbortMarker
-from gantry_remoting import Connection, Listener
-from gantry_remoting.deferred_answers import DeferredAnswers
-from gantry_status import Phase, Role, SlaveStatus
+from gantry_broker.store.recovery_report import RecoveryReport
+from gantry_status import Phase, Status
 from gantry_status.orders import HaRole
-from gantry_wire.limits import WireLimits
 
 log = logging.getLogger(__name__)
 
-SLAVES_MAX: Final = 16
-"""Of a status page."""
-
-_ROLES: Final = {
-    HaRole.UNASSIGNED: Role.UNASSIGNED,
-    HaRole.COMPARING: Role.UNASSIGNED,
-    HaRole.MASTER: Role.MASTER,
-    HaRole.SLAVE: Role.SLAVE,
-}
 LAST_ACKS_S: Final = 3.0
 """How long a stop waits for slaves."""
 
 
 @final
-class Broker:
-    """A broker in this process. Everything but the store's helper threads belongs to the event loop.
-
-    The objects of its layers are there from the moment when ``start`` has built them.
-    """
-
-    settings_file: SettingsFile
-    store: MessageStore
-    guard: Guard | None
-    core: BrokerCore
-    delay: DelayService
-    transactions: Transactions
-    flow: FlowControl
-    retention: Retention
-    scrubber: Scrubber
-    replication: Replication
-    roles: Roles
-    control: ControlServer
-    orders: RoleOrders
-    ack_gate: AckGate
-    path: SendPath
-    sends: SendHandlers
-    pulls: PullHandlers
-    visibility: Visibility
-    registration: Registration
-    outside: OutsideAddresses
-    tables: StoredTables
-    periodic_tasks: PeriodicTasks
+class Broker(Host):
+    """A broker in this process. Everything but the store's helper threads belongs to the event loop."""
 
     def __init__(
         self,
@@ -121,25 +47,33 @@ class Broker:
         takes_orders: bool = False,
         insisted: Collection[str] = (),
     ) -> None:
-        """Without ``open_page`` there is no status page, without ``takes_orders`` no control socket.
+        """Build the layers, from the store upwards; nothing runs yet. Raises ``BrokerError`` for files it cannot use.
 
-        ``insisted`` are settings that what was changed at run time, before this start, does not change.
+        Without ``open_page`` there is no status page, without ``takes_orders`` no control socket. ``insisted`` are
+        settings that what was changed at run time, before this start, does not change.
         """
-        self.settings = settings
-        self._insisted: Final = insisted
-        self._takes_orders = takes_orders
-        self._disk = disk
-        self._clock = clock
-        self._loop = asyncio.get_running_loop()
+        self._takes_orders: Final = takes_orders
+        self._disk: Final = disk
+        self._loop: Final = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._tasks: list[asyncio.Task[None]] = []
-        self._listeners: list[Listener] = []
-        self._services: list[BrokerService] = []
         self.registered_as: int | None = None
         self._is_open = False
         self._progress: Callable[[int, int], None] = lambda done, total: None
         self.status = StatusPublisher(settings.status_page, settings.broker_name, open_page=open_page)
-        self.tls = BrokerTls(settings)
+        stored = build_store(self, settings, disk=disk, clock=clock, insisted=insisted)
+        self.settings, self.settings_file = stored.live.now, stored.settings_file
+        self.store, self.guard, self.tls = stored.store, stored.guard, stored.tls
+        shared = build_core(self, stored, disk=disk, clock=clock, loop=self._loop)
+        self.core, self.delay, self.transactions = shared.core, shared.delay, shared.transactions
+        self.flow, self.retention, self.scrubber = shared.flow, shared.retention, shared.scrubber
+        followed = build_replication(self, stored, shared, disk=disk, loop=self._loop)
+        self.replication, self.path, self.tables = followed.replication, followed.path, followed.tables
+        self.roles, self.orders, self.control = followed.roles, followed.orders, followed.control
+        served = build_server(self, stored, shared, followed, loop=self._loop)
+        self.sends, self.pulls, self.visibility = served.sends, served.pulls, served.visibility
+        self.listeners, self.handlers, self.registration = served.listeners, served.handlers, served.registration
+        self.outside, self.periodic_tasks = served.outside, served.periodic_tasks
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.settings.address} {'open' if self._is_open else 'closed'}>"
@@ -154,9 +88,8 @@ class Broker:
         self._progress = progress or self._progress
         self.status.start(self._task_ended)
         try:
-            self._build()
             await self.tls.start()
-            await self._open_store()
+            report = await self._open_store()
         except BaseException as error:
             await self.tls.close()
             await self.status.finish(Phase.FAILED, f"cannot start: {error}")
@@ -178,7 +111,7 @@ class Broker:
             await self.replication.start()
             await self.outside.start()
             self.settings_file.start()
-            await self.roles.begin(self._report)
+            await self.roles.begin(report)
             self.registration.start()
             if self._takes_orders:
                 await self.control.start()
@@ -187,10 +120,10 @@ class Broker:
             await self.close()
             raise
 
-    async def _open_store(self) -> None:
+    async def _open_store(self) -> RecoveryReport:
         """Recover, load the tables, listen. After an error nothing is open."""
         is_hidden = self.settings.ha.is_waited_for
-        report = self._report = await asyncio.to_thread(
+        report = await asyncio.to_thread(
             self.store.open, self._recovering, on_locked=self._locked, is_tail_hidden=is_hidden
         )
         log.info(
@@ -213,14 +146,14 @@ class Broker:
                 self.core.locks.forget_holders()
             self.core.stats.start_at(self.store.log.wrote)
             await self.retention.start()
-            await self._listen()
+            await self.listeners.open(self.handlers)
         except BaseException:
-            for listener in self._listeners:
-                await listener.close()
+            await self.listeners.close()
             await self.core.persistence.finish()  # and no more: a table that could not be read must stay as it is
             await asyncio.to_thread(self.store.close)
             raise
-        self.status.publish_server(self._server_facts)
+        self.status.publish_server(self._with_server_facts)
+        return report
 
     def _locked(self) -> None:
         """The store's directory is ours. Called by the thread that recovers."""
@@ -263,7 +196,7 @@ class Broker:
             self.flow.stop()
             self.core.stats.refusals.close()
             self.visibility.suspend()
-            self.ack_gate.stop()
+            self.path.ack_gate.stop()
             self.store.on_appended.clear()  # nobody is there to be told; closing the store shows what was held back
             await self._save(end)
         except BaseException as error:
@@ -282,8 +215,7 @@ class Broker:
         await self.settings_file.close()
         await self.registration.close()
         self.pulls.hold.stop()
-        for service in self._services:
-            await service.drain()
+        await self.listeners.drain()
         await self.replication.slave.stop()
         for task in self._tasks:
             task.cancel()
@@ -298,8 +230,7 @@ class Broker:
         self.visibility.advance()
         await self._wait_for_slaves(end)
         await self.replication.close()
-        for listener in self._listeners:
-            await listener.close()
+        await self.listeners.close()
 
     async def _wait_for_slaves(self, end: float) -> None:
         """Let slaves have what was taken, so that they, and the next start, are sure of it. Never for ever."""
@@ -319,117 +250,16 @@ class Broker:
             raise StopTimeout("the log is on the disk, but the tables could not be written in time")
         tables.result()
 
-    def _server_facts(self) -> ServerFacts:
-        disk = self.retention.status
-        return ServerFacts(
-            connections=self._connections(),
-            queues=len(self.store.queues),
-            parked_sends=self.ack_gate.count,
-            refused_requests=tuple(self.core.stats.refusals.counts.values()),
-            disk_total_bytes=disk.total or None,
-            disk_used_bytes=disk.used if disk.total else None,
-            role=_ROLES[self.roles.role],
-            slaves=self._slave_facts(),
+    def _with_server_facts(self, status: Status) -> Status:
+        return with_server_facts(
+            status, self.core, self.roles, self.retention, self.scrubber,
+            connections=self.listeners.count_connections(), parked_sends=self.path.ack_gate.count,
             certificate_ends_at=self.tls.expires_at,
-            queues_rebuilding=self.store.repair.queues.queues_waiting,
-            queue_units_rebuilt=self.store.repair.queues.units_rebuilt,
-            index_rebuilds=self.store.repair.index_rebuilds,
-            integrity=self.scrubber.add_to(self.store.guard.damage.integrity),
-            is_refusing_sends=not self.store.is_writable or disk.is_refusing or self.core.gate.is_refusing_sends,
-        )
-
-    def _slave_facts(self) -> tuple[SlaveStatus, ...]:
-        boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        now = self._loop.time()
-        return tuple(
-            SlaveStatus(
-                slave_id=slave.broker_id,
-                received=max(slave.received, 0),
-                flushed=max(slave.flushed, 0),
-                last_seen_boottime_ns=boot_ns - int((now - slave.acked_at) * 1e9),
-            )
-            for slave in list(self.replication.acks)[:SLAVES_MAX]
-        )
+        )  # fmt: skip
 
     @property
     def port(self) -> int:
-        return self._listeners[0].port
-
-    # ------- building
-
-    def _build(self) -> None:
-        """Build the layers, from the store upwards. Nothing runs yet."""
-        stored = build_store(self, self.settings, disk=self._disk, clock=self._clock, insisted=self._insisted)
-        self.settings, self.settings_file = stored.live.now, stored.settings_file
-        self.store, self.guard = stored.store, stored.guard
-        shared = build_core(self, stored, disk=self._disk, clock=self._clock, loop=self._loop)
-        self.core, self.delay, self.transactions = shared.core, shared.delay, shared.transactions
-        self.flow, self.retention, self.scrubber = shared.flow, shared.retention, shared.scrubber
-        followed = build_replication(self, stored, shared, disk=self._disk)
-        self.replication, self.roles, self.control = followed.replication, followed.roles, followed.control
-        self.orders = followed.orders
-        served = build_server(self, stored, shared, followed, loop=self._loop)
-        self.ack_gate, self.path, self.sends, self.pulls = served.ack_gate, served.path, served.sends, served.pulls
-        self.visibility, self.registration, self.outside = served.visibility, served.registration, served.outside
-        self.tables, self.periodic_tasks = served.tables, served.periodic_tasks
-
-    @property
-    def codes(self) -> frozenset[int]:
-        """Of requests that are answered with something else than 3; none before the ports are open."""
-        return frozenset[int]().union(*(service.codes for service in self._services))
-
-    def _handlers(self) -> HandlerTable:
-        core = self.core
-        calls = ConsumerCalls(core)
-        modules = (client_handlers, group_handlers, offset_handlers, queries, topic_handlers)
-        objects = (
-            self.pulls, self.retention,
-            ResetHandlers(core, calls, self.pulls.hold.mark),
-            TransactionHandlers(core, self.ack_gate, self.transactions),
-            ReplyHandlers(core, self.sends, self.ack_gate),
-            BrokerHandlers(
-                core, self.delay, self.pulls.hold, self._connections, ports=self._listeners,
-                certificate_ends_at=lambda: self.tls.expires_at,
-            ),
-            ReplicationHandlers(core, self.roles, self.replication),
-            AccountHandlers(self.guard),
-        )  # fmt: skip
-        return join_tables(
-            unsupported_table(core.stats.refusals),
-            handlers_in(members, calls),
-            handlers_in(send_back, self.sends),
-            *(handlers_in(module, core) for module in modules),
-            *(handlers_of(one) for one in objects),
-        )
-
-    async def _listen(self) -> None:
-        settings = self.settings
-        table = self._handlers()
-        ports = [(settings.listen_port, frozenset[int]())]
-        if settings.fast_listen_port is not None:
-            ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSES)))
-        for port, refuses in ports:
-            port_settings = settings.listener(port)
-            service = BrokerService(
-                self.path,
-                self.sends,
-                table,
-                WireLimits(frame_bytes_max=settings.frame_bytes_max),
-                self.core.gate,
-                self.core.stats.refusals,
-                refuses=refuses,
-                disconnected=self._disconnected,
-                settle=self.visibility.show,
-                guard=self.guard,
-                answers=DeferredAnswers(port_settings),
-            )
-            listener = Listener(service, port_settings, certificates=self.tls.clients)
-            await listener.start()
-            self._services.append(service)
-            self._listeners.append(listener)
-
-    def _connections(self) -> int:
-        return sum(len(listener.connections) for listener in self._listeners)
+        return self.listeners.opened[0].port
 
     # ------- events
 
@@ -441,10 +271,9 @@ class Broker:
         if settings.auto_create_topics != self.core.topics.is_auto_creating:
             self.core.topics.allow_auto_create(settings.auto_create_topics, settings.default_topic_queues)
         self.flow.limit(wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
-        self.ack_gate.limit(sends_max=settings.send_queue_capacity)
+        self.path.ack_gate.limit(sends_max=settings.send_queue_capacity)
         self.path.limit(body_bytes_max=settings.message_bytes_max)
-        for listener in self._listeners:
-            listener.first_frame_bytes_max = settings.first_frame_bytes_max
+        self.listeners.limit(first_frame_bytes_max=settings.first_frame_bytes_max)
         self.pulls.hold.limit(
             held_max=settings.held_pulls_max, held_per_connection_max=settings.held_pulls_per_connection_max
         )
@@ -472,10 +301,6 @@ class Broker:
     def appended(self, queues: Iterable[ConsumeQueue]) -> None:
         self.pulls.hold.mark((queue.topic, queue.queue_id) for queue in queues)
 
-    def _disconnected(self, connection: Connection) -> None:
-        self.pulls.hold.forget(connection)
-        self.core.clients.disconnected(connection)
-
     def is_commit_awaited(self) -> bool:
         """Whether consumers wait for what is committed; or a master does.
 
@@ -499,19 +324,8 @@ class Broker:
 
     # ------- changing roles
 
-    def append_pass(self) -> None:
-        self.path.flush()
-
-    def forget_waiting(self) -> None:
-        self.ack_gate.stop()
-
     def close_clients(self, reason: str) -> None:
-        for listener in self._listeners:
-            for connection in tuple(listener.connections):
-                connection.close(reason)
-
-    def routes_changed(self) -> None:
-        self.registration.changed()
+        self.listeners.close_connections(reason)
 
     def register(self, broker_id: int | None) -> None:
         self.registered_as = broker_id
@@ -530,9 +344,6 @@ class Broker:
             )
         )
 
-    def clamp_offsets(self) -> None:
-        self.tables.begin_epoch()
-
     def damage_resolved(self) -> None:
         """Resume waiting pulls and slaves: a damaged range was healed, or its waiting time is over."""
         self.pulls.hold.wake_all()
@@ -544,7 +355,7 @@ class Broker:
         self.path.flush()
         try:
             with gate.closed(reason):
-                self.close_clients(reason)
+                self.listeners.close_connections(reason)
                 async with self.retention.paused():
                     with gate.store_lent(), self.visibility.suspended():
                         await _in_thread(change)

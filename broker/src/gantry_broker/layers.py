@@ -13,17 +13,23 @@ from gantry_access import Guard, OwnAccount
 from gantry_broker.control.server import ControlServer
 from gantry_broker.ha.data_completeness import DataCompleteness
 from gantry_broker.ha.role_files import PromiseFile, RoleFile
+from gantry_broker.listeners import BrokerListeners
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import Registration
+from gantry_broker.server.admin import topic_handlers
+from gantry_broker.server.admin.account_handlers import AccountHandlers
+from gantry_broker.server.admin.broker_handlers import BrokerHandlers
 from gantry_broker.server.admin.periodic_tasks import PeriodicTasks
 from gantry_broker.server.admin.retention import Retention
 from gantry_broker.server.admin.scrubber import Scrubber
+from gantry_broker.server.admin.unsupported import unsupported_table
 from gantry_broker.server.core.access import broker_guard, may_be_shown, own_account
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import ClientRegistry
 from gantry_broker.server.core.gate import Gate
 from gantry_broker.server.core.groups import GroupTable
+from gantry_broker.server.core.handlers import HandlerTable, handlers_in, handlers_of, join_tables
 from gantry_broker.server.core.live_settings import FILE as LIVE_FILE
 from gantry_broker.server.core.live_settings import LiveSettings, SettingsFile
 from gantry_broker.server.core.offsets import ConsumerOffsets
@@ -35,20 +41,27 @@ from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.core.tls import BrokerTls
 from gantry_broker.server.core.topics import TopicTable, published_topics
 from gantry_broker.server.delay.service import DelayService
+from gantry_broker.server.groups import client_handlers, group_handlers, members, offset_handlers
+from gantry_broker.server.groups.members import ConsumerCalls
+from gantry_broker.server.groups.resets import ResetHandlers
+from gantry_broker.server.pull import queries
 from gantry_broker.server.pull.handlers import PullHandlers
 from gantry_broker.server.pull.visibility import Visibility
-from gantry_broker.server.roles.handlers import broker_suggester
+from gantry_broker.server.roles.handlers import ReplicationHandlers, broker_suggester
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.role_orders import RoleOrders
 from gantry_broker.server.roles.roles import Host as RolesHost
 from gantry_broker.server.roles.roles import Roles
 from gantry_broker.server.roles.stored_tables import StoredTables
 from gantry_broker.server.roles.table_sync import TableSync
+from gantry_broker.server.send import send_back
 from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.send.flow_control import FlowControl
 from gantry_broker.server.send.handlers import SendHandlers
+from gantry_broker.server.send.reply import ReplyHandlers
 from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.server.send.signed_sends import SignedSends
+from gantry_broker.server.transactions.handlers import TransactionHandlers
 from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.config_file import ConfigFile
@@ -63,11 +76,9 @@ from gantry_wire.message import encode_host
 class Host(RolesHost, Protocol):
     """The broker: where the layers report events, and where they find the layers above them."""
 
-    tls: BrokerTls
     replication: Replication
     roles: Roles
     visibility: Visibility
-    registration: Registration
     registered_as: int | None
 
     def store_failed(self, error: Exception) -> None:
@@ -100,7 +111,7 @@ class Host(RolesHost, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLayer:
-    """The store, and what its settings come from."""
+    """The store, what its settings come from, and who may use it."""
 
     live: LiveSettings
     settings_file: SettingsFile
@@ -108,6 +119,7 @@ class StoreLayer:
     store_host: bytes
     guard: Guard | None
     account: OwnAccount | None
+    tls: BrokerTls
 
 
 def build_store(
@@ -121,7 +133,7 @@ def build_store(
     live.load()
     settings_file.load()
     settings = live.now
-    live.on_change = host.settings_changed
+    live.subscribe(host.settings_changed)
     store_host = encode_host(settings.master_ip or settings.broker_ip, settings.listen_port)
     store = MessageStore(
         settings.store_path, settings.store, disk=disk, clock=clock, store_host=store_host,
@@ -133,7 +145,7 @@ def build_store(
     guard = broker_guard(settings.access, store, clock)
     return StoreLayer(
         live=live, settings_file=settings_file, store=store, store_host=store_host, guard=guard,
-        account=own_account(settings.access),
+        account=own_account(settings.access), tls=BrokerTls(settings),
     )  # fmt: skip
 
 
@@ -195,26 +207,32 @@ def build_core(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationLayer:
-    """Who follows whom, and how that is changed."""
+    """Who follows whom, how that is changed, and what waits for slaves."""
 
     replication: Replication
+    path: SendPath
+    tables: StoredTables
     roles: Roles
     orders: RoleOrders
     control: ControlServer
 
 
-def build_replication(host: Host, stored: StoreLayer, shared: CoreLayer, *, disk: Disk) -> ReplicationLayer:
+def build_replication(
+    host: Host, stored: StoreLayer, shared: CoreLayer, *, disk: Disk, loop: asyncio.AbstractEventLoop
+) -> ReplicationLayer:
     """Replication and roles of the store."""
-    settings, store = stored.live.now, stored.store
+    settings, store, core = stored.live.now, stored.store, shared.core
     promises = PromiseFile(disk, settings.store_path)
     replication = Replication(
         settings, store, shared.table_sync, promises, standstill=host.standstill,
         advanced=lambda: host.visibility.release_answers(), meanwhile=lambda: host.visibility.appended(),
-        account=stored.account, certificates=host.tls.replication, quiet=shared.retention.paused,
+        account=stored.account, certificates=stored.tls.replication, quiet=shared.retention.paused,
     )  # fmt: skip
+    path = build_send_path(stored, shared, replication, loop)
+    tables = StoredTables(core, shared.delay)
     roles = Roles(
-        settings, store, replication, shared.core.gate, host,
-        promises=promises, records=RoleFile(disk, settings.store_path),
+        settings, store, replication, core.gate, host,
+        path=path, tables=tables, promises=promises, records=RoleFile(disk, settings.store_path),
         completeness=DataCompleteness(
             disk, settings.store_path, scope=settings.memory_scope,
             broker=f"{settings.cluster_name}/{settings.broker_name}",
@@ -223,24 +241,42 @@ def build_replication(host: Host, stored: StoreLayer, shared: CoreLayer, *, disk
     orders = RoleOrders(roles)
     return ReplicationLayer(
         replication=replication,
+        path=path,
+        tables=tables,
         roles=roles,
         orders=orders,
         control=ControlServer(settings.control_path, orders),
     )
 
 
+def build_send_path(
+    stored: StoreLayer, shared: CoreLayer, replication: Replication, loop: asyncio.AbstractEventLoop
+) -> SendPath:
+    """The way of sends into the store, with the gate that holds their answers."""
+    settings, store, guard, core = stored.live.now, stored.store, stored.guard, shared.core
+    ack_gate = AckGate(
+        store, replication.policy, core.stats, loop,
+        flush_timeout_ms=settings.sync_flush_timeout_ms if settings.store.flush.is_sync else None,
+        slave_timeout_ms=settings.ha.slave_timeout_ms, sends_max=settings.send_queue_capacity,
+    )  # fmt: skip
+    return SendPath(
+        store, core.routes, shared.flow, core.stats, limits=WireLimits(frame_bytes_max=settings.frame_bytes_max),
+        body_bytes_max=settings.message_bytes_max, loop=loop, gate=core.gate, ack_gate=ack_gate,
+        signed_sends=None if guard is None else lambda path: SignedSends(guard, path, core.routes).take,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLayer:
-    """What answers requests, and what tells name servers of this broker."""
+    """What answers requests, and what keeps name servers informed of this broker."""
 
-    ack_gate: AckGate
-    path: SendPath
     sends: SendHandlers
     pulls: PullHandlers
     visibility: Visibility
+    listeners: BrokerListeners
+    handlers: HandlerTable
     registration: Registration
     outside: OutsideAddresses
-    tables: StoredTables
     periodic_tasks: PeriodicTasks
 
 
@@ -248,45 +284,58 @@ def build_server(
     host: Host, stored: StoreLayer, shared: CoreLayer, followed: ReplicationLayer, *, loop: asyncio.AbstractEventLoop
 ) -> ServerLayer:
     """Sends, pulls and registration."""
-    settings, store, guard = stored.live.now, stored.store, stored.guard
-    core, replication, roles = shared.core, followed.replication, followed.roles
-    ack_gate = AckGate(
-        store, replication.policy, core.stats, loop,
-        flush_timeout_ms=settings.sync_flush_timeout_ms if settings.store.flush.is_sync else None,
-        slave_timeout_ms=settings.ha.slave_timeout_ms, sends_max=settings.send_queue_capacity,
-    )  # fmt: skip
-    path = SendPath(
-        store,
-        core.routes,
-        shared.flow,
-        core.stats,
-        limits=WireLimits(frame_bytes_max=settings.frame_bytes_max),
-        body_bytes_max=settings.message_bytes_max,
-        loop=loop,
-        gate=core.gate,
-        ack_gate=ack_gate,
-        signed_sends=None if guard is None else lambda path: SignedSends(guard, path, core.routes).take,
-    )
-    suggest_broker = broker_suggester(stored.live, store, replication, roles)
-    pulls = PullHandlers(core, loop, suggest_broker=suggest_broker)
+    settings, store, tls = stored.live.now, stored.store, stored.tls
+    core, replication, roles, path = shared.core, followed.replication, followed.roles, followed.path
+    sends = SendHandlers(core, path)
+    pulls = PullHandlers(core, loop, suggest_broker=broker_suggester(stored.live, store, replication, roles))
+    visibility = Visibility(loop, store, path.ack_gate, pulls.hold, replication.moved)
+    listeners = BrokerListeners(core, path, sends, pulls.hold, visibility, tls=tls, guard=stored.guard)
     registration = Registration(
-        None,
-        list(settings.name_servers),
+        None, list(settings.name_servers),
         lambda: published_topics(core.topics.document(), roles.epoch, is_withdrawn=roles.is_withdrawn),
-        period_ms=settings.register_period_ms,
-        on_master=roles.master_found,
-        on_ordered=host.mark_ordered,
-        account=stored.account,
-        tls=host.tls.towards_name_servers,
-    )
+        period_ms=settings.register_period_ms, on_master=roles.master_found, on_ordered=host.mark_ordered,
+        account=stored.account, tls=tls.towards_name_servers,
+    )  # fmt: skip
     return ServerLayer(
-        ack_gate=ack_gate,
-        path=path,
-        sends=SendHandlers(core, path),
+        sends=sends,
         pulls=pulls,
-        visibility=Visibility(loop, store, ack_gate, pulls.hold, replication.moved),
+        visibility=visibility,
+        listeners=listeners,
+        handlers=collect_handlers(stored, shared, followed, sends, pulls, listeners),
         registration=registration,
         outside=OutsideAddresses(settings.outside_path, lambda: host.register(host.registered_as)),
-        tables=StoredTables(core, shared.delay),
         periodic_tasks=PeriodicTasks(core),
+    )
+
+
+def collect_handlers(
+    stored: StoreLayer,
+    shared: CoreLayer,
+    followed: ReplicationLayer,
+    sends: SendHandlers,
+    pulls: PullHandlers,
+    listeners: BrokerListeners,
+) -> HandlerTable:
+    """The handlers of all requests but sends. Raises ValueError for a request with two."""
+    core, ack_gate, tls = shared.core, followed.path.ack_gate, stored.tls
+    calls = ConsumerCalls(core)
+    modules = (client_handlers, group_handlers, offset_handlers, queries, topic_handlers)
+    objects = (
+        pulls, shared.retention,
+        ResetHandlers(core, calls, pulls.hold.mark),
+        TransactionHandlers(core, ack_gate, shared.transactions),
+        ReplyHandlers(core, sends, ack_gate),
+        BrokerHandlers(
+            core, shared.delay, pulls.hold, listeners.count_connections, ports=listeners.opened,
+            certificate_ends_at=lambda: tls.expires_at,
+        ),
+        ReplicationHandlers(core, followed.roles, followed.replication),
+        AccountHandlers(stored.guard),
+    )  # fmt: skip
+    return join_tables(
+        unsupported_table(core.stats.refusals),
+        handlers_in(members, calls),
+        handlers_in(send_back, sends),
+        *(handlers_in(module, core) for module in modules),
+        *(handlers_of(one) for one in objects),
     )

@@ -51,7 +51,7 @@ class Listener:
         self.handshakes = Handshakes(settings.handshakes_max)
         self.closings = Closings(log)
         self.first_frame_bytes_max = settings.first_frame_bytes_max
-        """The limit of a frame before its connection has authenticated; may change while the port is open."""
+        """The limit of a frame before its connection has authenticated."""
         self.frame_budget = ByteBudget(
             settings.unfinished_frame_bytes_max, CloseReason.FRAME_BUDGET, self._frames, self._now
         )
@@ -78,6 +78,10 @@ class Listener:
 
     def __repr__(self) -> str:
         return f"<Listener {join_address(self.settings.host, self.settings.port)} connections={len(self.connections)}>"
+
+    def limit(self, *, first_frame_bytes_max: int) -> None:
+        """Set the limit of a frame before its connection has authenticated. The port may be open."""
+        self.first_frame_bytes_max = first_frame_bytes_max
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -193,7 +193,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 async def test_every_code_that_a_broker_handles_is_in_the_table(broker: Broker) -> None:
     """A new handler needs a decision about who may use it; until then it is an administrator's, and this fails."""
-    handled = {int(code) for code in broker.codes}
+    handled = {int(code) for code in broker.listeners.codes}
 
     assert len(handled) > 40
     assert sorted(RequestCode(code).name for code in handled - NEEDS.keys()) == []
@@ -213,7 +213,7 @@ async def test_a_handler_without_a_need_is_noticed(broker: Broker, monkeypatch: 
     for code in (RequestCode.END_TRANSACTION, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.UPDATE_BROKER_CONFIG):
         with monkeypatch.context() as patch:
             patch.delitem(NEEDS, code)
-            assert {int(one) for one in broker.codes} - NEEDS.keys() == {code}
+            assert {int(one) for one in broker.listeners.codes} - NEEDS.keys() == {code}
 
 
 def test_a_code_outside_of_the_table_is_for_administrators() -> None:

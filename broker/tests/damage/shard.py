@@ -130,8 +130,8 @@ class Shard:
         """Start a member without a role, or as the configured master. None if it refuses: see ``refusals``."""
         self.refusals.pop(number, None)
         os.makedirs(f"{number}/{POOL}", exist_ok=True)
-        broker = Broker(broker_settings(self._confs[number]), disk=RealDisk(), clock=self.clock)
         try:
+            broker = Broker(broker_settings(self._confs[number]), disk=RealDisk(), clock=self.clock)
             await broker.start()
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:

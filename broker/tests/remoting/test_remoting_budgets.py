@@ -395,7 +395,7 @@ async def test_a_stranger_may_not_begin_a_frame_larger_than_a_message(tmp_path: 
         assert decode_command(await known.frame()).code == 0
         await known.say(frame_head(4 * MIB, 100))
         await known.say(bytes(100))
-        await wait_until(lambda: any(one.frame_bytes for one in broker._listeners[0].connections))
+        await wait_until(lambda: any(one.frame_bytes for one in broker.listeners.opened[0].connections))
         for peer in (stranger, known):
             await peer.close()
 
@@ -410,7 +410,7 @@ async def test_a_first_request_may_be_the_largest_message(tmp_path: Path) -> Non
         await peer.say(signed(send))
 
         assert decode_command(await peer.frame()).code == 0
-        assert [one.is_authenticated for one in broker._listeners[0].connections] == [True]
+        assert [one.is_authenticated for one in broker.listeners.opened[0].connections] == [True]
         await peer.close()
 
 
@@ -422,11 +422,11 @@ async def test_a_denied_account_is_known_and_a_wrong_signature_is_not(tmp_path: 
 
         await denied.say(signed(ask, BILLING))
         assert decode_command(await denied.frame()).code == 16
-        assert [one.is_authenticated for one in broker._listeners[0].connections].count(True) == 1
+        assert [one.is_authenticated for one in broker.listeners.opened[0].connections].count(True) == 1
         await wrong.say(Command(code=RequestCode.GET_BROKER_CONFIG, ext={"AccessKey": "x", "Signature": "y"}).encode())
         assert decode_command(await wrong.frame()).code == 16
 
-        assert [one.is_authenticated for one in broker._listeners[0].connections].count(True) == 1
+        assert [one.is_authenticated for one in broker.listeners.opened[0].connections].count(True) == 1
         for peer in (denied, wrong):
             await peer.close()
 
@@ -436,7 +436,7 @@ async def test_strangers_have_a_budget_of_their_own(tmp_path: Path) -> None:
     async with guarded_broker(
         tmp_path, maxUnauthenticatedFrameBytes=str(10 * MIB), maxMessageSize=str(3 * MIB)
     ) as broker:
-        listener = broker._listeners[0]
+        listener = broker.listeners.opened[0]
         known = await RawPeer.open(broker.port)
         await known.say(signed(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO)))
         await known.frame()
@@ -458,7 +458,7 @@ async def test_without_access_control_nobody_is_a_stranger(tmp_path: Path) -> No
     async with running_broker(tmp_path / "store", maxMessageSize=str(64 * KIB)) as broker:
         peer = await RawPeer.open(broker.port)
         await peer.say(frame_head(8 * MIB, 100) + bytes(KIB))
-        await wait_until(lambda: any(one.frame_bytes for one in broker._listeners[0].connections))
+        await wait_until(lambda: any(one.frame_bytes for one in broker.listeners.opened[0].connections))
         await peer.close()
 
 
@@ -495,7 +495,7 @@ async def test_a_live_change_of_the_largest_message_moves_the_first_frame(tmp_pa
         channel = await Channel.connect(f"127.0.0.1:{broker.port}", sign=signer(ADMIN, SignatureKind.V1))
         body = f"maxMessageSize={2 * MIB}".encode()
         assert (await channel.request(Command(code=RequestCode.UPDATE_BROKER_CONFIG, body=body), 60_000)).code == 0
-        assert broker._listeners[0].first_frame_bytes_max == 3 * MIB
+        assert broker.listeners.opened[0].first_frame_bytes_max == 3 * MIB
         await channel.close()
 
 
@@ -506,7 +506,7 @@ async def test_the_runtime_table_counts_who_was_closed(tmp_path: Path) -> None:
         await bad.say(b"\xff" * 8)
         assert await bad.is_closed_by_peer()
         await half.say(frame_head(MIB, 100) + bytes(100 * KIB))
-        await wait_until(lambda: broker._listeners[0].frame_budget.held_bytes > 100 * KIB)
+        await wait_until(lambda: broker.listeners.opened[0].frame_budget.held_bytes > 100 * KIB)
         channel = await Channel.connect(f"127.0.0.1:{broker.port}")
         reply = await channel.request(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO), 60_000)
         table = loads(reply.body)["table"]

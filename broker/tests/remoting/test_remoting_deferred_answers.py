@@ -220,7 +220,7 @@ async def test_a_broker_bounds_what_one_connection_has_under_way(tmp_path: Path)
     """Pipelined requests to clean consume queues (306) are all answered, and 64 of them are tasks at most."""
     async with running_broker(tmp_path) as broker:
         peer = await RawPeer.open(broker.port)
-        answers, most = broker._services[0].answers, 0
+        answers, most = broker.listeners.services[0].answers, 0
         await peer.say(requests(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, 2000))
         for number in range(2000):
             assert decode_command(await peer.frame()).opaque == number
@@ -235,7 +235,7 @@ async def test_without_the_limit_a_broker_has_a_task_for_each_request(tmp_path: 
     async with running_broker(tmp_path, maxDeferredAnswers=off, maxDeferredAnswersPerConnection=off) as broker:
         peer = await RawPeer.open(broker.port)
         await peer.say(requests(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, 2000))
-        await wait_until(lambda: broker._services[0].answers.pending > 500)
+        await wait_until(lambda: broker.listeners.services[0].answers.pending > 500)
         for _ in range(2000):
             await peer.frame()
         await peer.close()

@@ -40,7 +40,7 @@ async def test_every_code_has_exactly_one_handler(tmp_path: Path) -> None:
     assert len(counts) > 60
     assert not counts.keys() & {*map(int, UNSUPPORTED), *map(int, SEND_CODES)}
     async with running_broker(tmp_path) as broker:
-        assert broker.codes == counts.keys() | {*map(int, UNSUPPORTED), *map(int, SEND_CODES)}
+        assert broker.listeners.codes == counts.keys() | {*map(int, UNSUPPORTED), *map(int, SEND_CODES)}
 
 
 class Answers:

@@ -108,7 +108,7 @@ async def test_a_request_code_that_is_not_served_is_counted_and_logged_once(
             assert (await client.ask(code)).code == 3
 
         assert broker.core.stats.refusals.counts[RefusalReason.UNKNOWN_REQUEST] == 5
-        assert broker._server_facts().refused_requests[RefusalReason.UNKNOWN_REQUEST] == 5
+        assert broker.status.snapshot().refused_requests[RefusalReason.UNKNOWN_REQUEST] == 5
     told = lines(caplog, "refused request code that is not supported")
     assert [(line["code"], line["request"], line["client"]) for line in told] == [
         (4711, "unknown", "127.0.0.1"), (RequestCode.POP_MESSAGE, "POP_MESSAGE", "127.0.0.1"),

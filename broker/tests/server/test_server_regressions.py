@@ -152,7 +152,7 @@ async def test_a_stored_send_is_answered_when_a_bad_length_comes_in_pieces(tmp_p
     """A send and the first byte of a bad length, then the rest of it in the same turn of the loop."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
-        listener = broker._listeners[0]
+        listener = broker.listeners.opened[0]
         known = set(listener.connections)
         peer = await RawPeer.open(broker.port)
         await wait_until(lambda: len(listener.connections) > len(known))

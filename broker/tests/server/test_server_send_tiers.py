@@ -191,7 +191,7 @@ def outcome(broker: Broker, data: bytes, handle: Callable[[bytes, Any], tuple[in
 
 
 def by_tiers(broker: Broker, data: bytes) -> Outcome:
-    return outcome(broker, data, broker._services[0].handle)
+    return outcome(broker, data, broker.listeners.services[0].handle)
 
 
 def by_words(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch) -> Outcome:
@@ -199,7 +199,7 @@ def by_words(broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch) -> Ou
     with monkeypatch.context() as patch:
         patch.setattr(broker.path, "_prefix", b"\0")
         patch.setattr(broker.path, "_signed", None)
-        return outcome(broker, data, broker._services[0].handle)
+        return outcome(broker, data, broker.listeners.services[0].handle)
 
 
 def differences(broker: Broker, frames: Iterator[bytes], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
@@ -333,7 +333,7 @@ def log_and_replies(broker: Broker, frames: list[bytes], start: int) -> tuple[by
     while waiting:
         count = dice.randint(1, 20)
         data, waiting = b"".join(waiting[:count]), waiting[count:]
-        _, replies = broker._services[0].handle(data, peer)
+        _, replies = broker.listeners.services[0].handle(data, peer)
         peer.sent.append(replies)
         broker.path.flush()
     return b"".join(records_from(broker, start)), peer.sent

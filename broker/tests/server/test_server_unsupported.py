@@ -53,7 +53,7 @@ async def test_records_of_pop_are_moved_since_there_are_none(client: Dialogue) -
 
 def test_no_request_is_both_refused_and_handled(broker: Broker) -> None:
     """Whoever builds one of them takes its line out of the table."""
-    refusers = [handler for code, handler in broker._handlers().items() if code in UNSUPPORTED]
+    refusers = [handler for code, handler in broker.handlers.items() if code in UNSUPPORTED]
     assert len(refusers) == len(UNSUPPORTED)
     assert {handler.__module__ for handler in refusers} == {unsupported.__name__}
 

@@ -41,9 +41,8 @@ async def running(conf: Conf) -> AsyncIterator[Broker]:
 
 async def reason_of(conf: Conf) -> str:
     """Why a start is refused."""
-    broker = Broker(broker_settings(conf), disk=RealDisk(), clock=SystemClock())
     with pytest.raises(BrokerError) as refused:
-        await broker.start()
+        await Broker(broker_settings(conf), disk=RealDisk(), clock=SystemClock()).start()
     return str(refused.value)
 
 

@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
+from gantry_broker.ha.acknowledgement import AckSet
+from gantry_broker.server.admin.retention import Retention
+from gantry_broker.server.admin.scrubber import Scrubber
 from gantry_broker.server.admin.status_thread import LastError, OpenPage, PageThread
-from gantry_broker.store.damage import Integrity
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.roles.roles import Roles
 from gantry_broker.store.loss import missing_bytes
 from gantry_broker.store.message_store import MessageStore
 from gantry_status import (
@@ -34,30 +39,67 @@ from gantry_status import (
     new_origin,
     now,
 )
+from gantry_status.orders import HaRole
 from gantry_wire.version import VERSION
 
 FINISH_TIMEOUT_S: Final = 1.0
 
+_ROLES: Final = {
+    HaRole.UNASSIGNED: Role.UNASSIGNED,
+    HaRole.COMPARING: Role.UNASSIGNED,
+    HaRole.MASTER: Role.MASTER,
+    HaRole.SLAVE: Role.SLAVE,
+}
 
-class ServerFacts(NamedTuple):
-    """What the page says about the server."""
 
-    connections: int = 0
-    queues: int = 0
-    parked_sends: int = 0
-    refused_requests: tuple[int, ...] = ()
-    disk_total_bytes: int | None = None
-    disk_used_bytes: int | None = None
-    is_refusing_sends: bool = False
-    role: Role = Role.UNASSIGNED
-    slaves: tuple[SlaveStatus, ...] = ()
-    certificate_ends_at: float | None = None
-    """In seconds since 1970; the first one to end."""
-    queues_rebuilding: int = 0
-    queue_units_rebuilt: int = 0
-    index_rebuilds: int = 0
-    integrity: Integrity | None = None
-    """What is known of damage to the log."""
+def with_server_facts(
+    status: Status,
+    core: BrokerCore,
+    roles: Roles,
+    retention: Retention,
+    scrubber: Scrubber,
+    *,
+    connections: int,
+    parked_sends: int,
+    certificate_ends_at: float | None,
+) -> Status:
+    """The status with what the page has of the server. ``certificate_ends_at`` is in seconds since 1970."""
+    store, disk = core.store, retention.status
+    integrity = scrubber.add_to(store.guard.damage.integrity)
+    return replace(
+        status,
+        role=_ROLES[roles.role],
+        slaves=_slaves(roles.replication.acks),
+        disk_total_bytes=disk.total or None,
+        disk_used_bytes=disk.used if disk.total else None,
+        is_refusing_sends=status.is_refusing_sends
+        or not store.is_writable
+        or disk.is_refusing
+        or core.gate.is_refusing_sends,
+        connections=connections,
+        queues=len(store.queues),
+        parked_sends=parked_sends,
+        refused_requests=tuple(core.stats.refusals.counts.values()),
+        certificate_ends_wall_ms=None if certificate_ends_at is None else int(certificate_ends_at * 1000),
+        queues_rebuilding=store.repair.queues.queues_waiting or None,
+        queue_units_rebuilt=store.repair.queues.units_rebuilt or None,
+        index_rebuilds=store.repair.index_rebuilds or None,
+        **integrity._asdict(),
+    )
+
+
+def _slaves(acks: AckSet) -> tuple[SlaveStatus, ...]:
+    boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    now_s = asyncio.get_running_loop().time()
+    return tuple(
+        SlaveStatus(
+            slave_id=slave.broker_id,
+            received=max(slave.received, 0),
+            flushed=max(slave.flushed, 0),
+            last_seen_boottime_ns=boot_ns - int((now_s - slave.acked_at) * 1e9),
+        )
+        for slave in acks
+    )
 
 
 @final
@@ -69,7 +111,7 @@ class StatusPublisher:
         self.phase = Phase.STARTING
         self._store: MessageStore | None = None
         self._confirmed: Callable[[], int] | None = None
-        self._server: Callable[[], ServerFacts] = ServerFacts
+        self._add_server: Callable[[Status], Status] | None = None
         self._last_error: Final = LastError()
         self._recovery: tuple[int, int] | None = None
         self._min_physical: int | None = None
@@ -101,9 +143,9 @@ class StatusPublisher:
         """
         self._store, self._confirmed = store, confirmed
 
-    def publish_server(self, collect: Callable[[], ServerFacts]) -> None:
-        """Publish from now on what ``collect`` returns; it is called in the event loop ten times a second."""
-        self._server = collect
+    def publish_server(self, add_facts: Callable[[Status], Status]) -> None:
+        """Publish from now on what ``add_facts`` adds; it is called in the event loop ten times a second."""
+        self._add_server = add_facts
 
     def recovering(self, done: int, total: int) -> None:
         """So many bytes of the log are read."""
@@ -139,34 +181,25 @@ class StatusPublisher:
 
     def snapshot(self) -> Status:
         """The state at this moment."""
-        moment, server, store = now(), self._server(), self._store
+        moment = now()
         done, total = self._recovery or (None, None)
-        ends_at = server.certificate_ends_at
-        common = Status(
+        status = Status(
             published_boottime_ns=moment.boottime_ns,
             published_wall_ms=moment.wall_ms,
             phase=self.phase,
-            role=server.role,
-            slaves=server.slaves,
-            disk_total_bytes=server.disk_total_bytes,
-            disk_used_bytes=server.disk_used_bytes,
-            is_refusing_sends=server.is_refusing_sends or self.phase is not Phase.SERVING,
+            role=Role.UNASSIGNED,
+            is_refusing_sends=self.phase is not Phase.SERVING,
             recovery_done_bytes=done,
             recovery_total_bytes=total,
-            connections=server.connections,
-            queues=server.queues,
-            parked_sends=server.parked_sends,
-            refused_requests=server.refused_requests,
+            connections=0,
+            queues=0,
+            parked_sends=0,
             last_error=self._last_error.text,
             last_error_wall_ms=self._last_error.wall_ms,
-            certificate_ends_wall_ms=None if ends_at is None else int(ends_at * 1000),
-            queues_rebuilding=server.queues_rebuilding or None,
-            queue_units_rebuilt=server.queue_units_rebuilt or None,
-            index_rebuilds=server.index_rebuilds or None,
         )
-        if server.integrity is not None:
-            common = replace(common, **server.integrity._asdict())
-        return common if store is None else self._with_store(common, store)
+        if self._store is not None:
+            status = self._with_store(status, self._store)
+        return status if self._add_server is None else self._add_server(status)
 
     def _with_store(self, status: Status, store: MessageStore) -> Status:
         if self.phase is Phase.SERVING:

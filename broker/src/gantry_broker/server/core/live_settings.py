@@ -88,13 +88,11 @@ class LiveSettings:
         """``insisted`` are keys of the command line, which win over what was changed before this start."""
         self.now = settings
         self.version = DataVersion(timestamp=now_ms())
-        self.on_change: Callable[[BrokerSettings], None] = lambda settings: None
-        """Told after a change; for those who have copied what they need."""
-
         self._base: Final = settings
         self._file: Final = file
         self._now_ms: Final = now_ms
         self._insisted: Final = set(insisted)
+        self._on_change: Callable[[BrokerSettings], None] = lambda settings: None
         self._kept: dict[str, str] = {}
         self._mounted: dict[str, str] = {}
         self._lock = asyncio.Lock()
@@ -107,6 +105,10 @@ class LiveSettings:
         """What was changed at run time and holds now."""
         others = self._insisted | self._mounted.keys()
         return {key: value for key, value in sorted(self._kept.items()) if key not in others}
+
+    def subscribe(self, on_change: Callable[[BrokerSettings], None]) -> None:
+        """Call ``on_change`` after each change from now on: its owner has copied what it needs."""
+        self._on_change = on_change
 
     def load(self) -> BrokerSettings:
         """The settings with what was changed in earlier runs. Waits for the disk. Raises ``ConfigCorrupt``."""
@@ -141,7 +143,7 @@ class LiveSettings:
         moves = {key: f"{before[key]} -> {now[key]}" for key in sorted(now) if before[key] != now[key]}
         if moves:
             log.info("settings are changed by a file", extra=moves)
-            self.on_change(settings)
+            self._on_change(settings)
 
     async def update(self, entries: Mapping[str, str]) -> None:
         """Change settings, durably, all of ``entries`` or none; an empty value takes a change back.
@@ -167,7 +169,7 @@ class LiveSettings:
             self._insisted.intersection_update(insisted)
             moves = {key: f"{before[key]} -> {now[key]}" for key in sorted(entries) if before[key] != now[key]}
             log.info("settings are changed at run time", extra=moves)
-            self.on_change(settings)
+            self._on_change(settings)
 
     def _understood(self, entries: Mapping[str, str]) -> Mapping[str, str]:
         """Without what only a newer version takes while it runs, where that is tolerated."""

@@ -25,9 +25,12 @@ from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.role_files import PromiseFile, PromiseRefused, RoleFile, RoleRecord
 from gantry_broker.ha.settings import BrokerRole, RoleAtStart
+from gantry_broker.registry.registration import Registration
 from gantry_broker.server.core.gate import Gate
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.role_status import RoleStatus, compared_needed, loss_text, report_role
+from gantry_broker.server.roles.stored_tables import StoredTables
+from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.message_store import MessageStore
@@ -43,23 +46,13 @@ MOVED_S: Final = 2.0
 class Host(Protocol):
     """What a change of role asks of the rest of the broker."""
 
-    def append_pass(self) -> None:
-        """Append what was taken in this turn of the loop."""
-
-    def forget_waiting(self) -> None:
-        """Drop all answers that wait."""
+    registration: Registration
 
     def close_clients(self, reason: str) -> None:
         """Close every client's connection."""
 
     def register(self, broker_id: int | None) -> None:
         """Be known to name servers under this number, or not at all."""
-
-    def routes_changed(self) -> None:
-        """Register again what can be sent and read here."""
-
-    def clamp_offsets(self) -> None:
-        """Set consumers' offsets beyond their queues back."""
 
     async def standstill(self, change: Callable[[], None]) -> None:
         """Run what waits for the disk while nothing else uses the store."""
@@ -77,6 +70,8 @@ class Roles:
         gate: Gate,
         host: Host,
         *,
+        path: SendPath,
+        tables: StoredTables,
         promises: PromiseFile,
         records: RoleFile,
         completeness: DataCompleteness,
@@ -104,6 +99,8 @@ class Roles:
         self.store: Final = store
         self._gate: Final = gate
         self._host: Final = host
+        self._path: Final = path
+        self._tables: Final = tables
         self.lock: Final = asyncio.Lock()
         """One change at a time."""
 
@@ -299,7 +296,7 @@ class Roles:
         await self._host.standstill(change)
         # Before offsets are clamped: one that is right must not be taken for one beyond its queue.
         self.replication.tables.adopt_queue_ends()
-        self._host.clamp_offsets()
+        self._tables.begin_epoch()
         self.role, self.epoch, self.trouble, self.is_regained = HaRole.MASTER, epoch, "", is_regained
         self.replication.master.lead(epoch, electable)
         self.end_drain()
@@ -391,9 +388,9 @@ class Roles:
 
     def stop_leading(self, reason: str) -> None:
         """Append what was taken, drop all answers that wait, and let no slave follow."""
-        self._host.append_pass()
+        self._path.flush()
         self._gate.close(reason)
-        self._host.forget_waiting()
+        self._path.ack_gate.stop()
         self.replication.master.stop(reason)
 
     async def wait_for_master(self, epoch: int, to: str) -> None:
@@ -406,10 +403,10 @@ class Roles:
 
         ``is_emptied``: only clients' sends are refused, and the broker appends what is its own.
         """
-        self._host.append_pass()
+        self._path.flush()
         if is_withdrawn and not self.is_withdrawn:
             self.is_withdrawn = True
-            self._host.routes_changed()
+            self._host.registration.changed()
         if is_emptied:
             self._gate.close_to_clients("this broker is to be emptied")
             return
@@ -422,7 +419,7 @@ class Roles:
         self._gate.open()
         if self.is_withdrawn:
             self.is_withdrawn = False
-            self._host.routes_changed()
+            self._host.registration.changed()
 
     async def accept_loss(self, by: str) -> None:
         """Have the log and its queues continue behind what is lost."""

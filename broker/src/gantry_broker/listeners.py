@@ -1,0 +1,108 @@
+"""The ports on which a broker serves clients."""
+
+from typing import Final, final
+
+from gantry_access import Guard
+from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.handlers import HandlerTable
+from gantry_broker.server.core.tls import BrokerTls
+from gantry_broker.server.pull.pull_hold import PullHold
+from gantry_broker.server.pull.visibility import Visibility
+from gantry_broker.server.send.handlers import SendHandlers
+from gantry_broker.server.send.send_path import SendPath
+from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
+from gantry_remoting import Connection, Listener
+from gantry_remoting.deferred_answers import DeferredAnswers
+from gantry_wire.limits import WireLimits
+
+
+@final
+class BrokerListeners:
+    """The main port, and the fast one if there is one. Owned by the event loop.
+
+    Both serve the same table of handlers; the fast port refuses what would hold a request.
+    """
+
+    def __init__(
+        self,
+        core: BrokerCore,
+        path: SendPath,
+        sends: SendHandlers,
+        hold: PullHold,
+        visibility: Visibility,
+        *,
+        tls: BrokerTls,
+        guard: Guard | None,
+    ) -> None:
+        self.opened: Final[list[Listener]] = []
+        """Those that listen, the main port first."""
+
+        self.services: Final[list[BrokerService]] = []
+        self._core: Final = core
+        self._path: Final = path
+        self._sends: Final = sends
+        self._hold: Final = hold
+        self._visibility: Final = visibility
+        self._tls: Final = tls
+        self._guard: Final = guard
+
+    def __repr__(self) -> str:
+        return f"<BrokerListeners ports={len(self.opened)} connections={self.count_connections()}>"
+
+    async def open(self, table: HandlerTable) -> None:
+        """Listen. Raises OSError for a port that is taken; then ``close`` those that are open."""
+        settings = self._core.settings
+        ports = [(settings.listen_port, frozenset[int]())]
+        if settings.fast_listen_port is not None:
+            ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSES)))
+        for port, refuses in ports:
+            port_settings = settings.listener(port)
+            service = BrokerService(
+                self._path,
+                self._sends,
+                table,
+                WireLimits(frame_bytes_max=settings.frame_bytes_max),
+                self._core.gate,
+                self._core.stats.refusals,
+                refuses=refuses,
+                disconnected=self._disconnected,
+                settle=self._visibility.show,
+                guard=self._guard,
+                answers=DeferredAnswers(port_settings),
+            )
+            listener = Listener(service, port_settings, certificates=self._tls.clients)
+            await listener.start()
+            self.services.append(service)
+            self.opened.append(listener)
+
+    def _disconnected(self, connection: Connection) -> None:
+        self._hold.forget(connection)
+        self._core.clients.disconnected(connection)
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """Of requests that are answered with something else than 3; none before the ports are open."""
+        return frozenset[int]().union(*(service.codes for service in self.services))
+
+    def count_connections(self) -> int:
+        return sum(len(listener.connections) for listener in self.opened)
+
+    def limit(self, *, first_frame_bytes_max: int) -> None:
+        """Set the limit of a frame before its connection has authenticated."""
+        for listener in self.opened:
+            listener.limit(first_frame_bytes_max=first_frame_bytes_max)
+
+    def close_connections(self, reason: str) -> None:
+        """Close every client's connection, and listen on."""
+        for listener in self.opened:
+            for connection in tuple(listener.connections):
+                connection.close(reason)
+
+    async def drain(self) -> None:
+        """Wait for slow answers under way."""
+        for service in self.services:
+            await service.drain()
+
+    async def close(self) -> None:
+        for listener in self.opened:
+            await listener.close()
