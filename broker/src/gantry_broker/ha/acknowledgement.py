@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
+from gantry_broker.ha.frames import StreamBroken
 from gantry_broker.ha.settings import AckLevel, Degrade, ReplicationSettings
 from gantry_broker.store.message_store import MessageStore
 
@@ -49,6 +50,17 @@ class SlaveProgress:
     flushed: int = -1
     acked_at: float = 0.0
     """When its last ack came, on the loop's clock."""
+
+    def advance(self, received: int, flushed: int, sent: int, now: float) -> None:
+        """Move to what an ack reports of a log that was sent up to ``sent``.
+
+        Raises ``StreamBroken`` for an ack that cannot be: of bytes that were never sent, or behind an earlier one.
+        """
+        if not flushed <= received <= sent:
+            raise StreamBroken(f"it has received {received} and flushed {flushed} of {sent} that were sent")
+        if received < self.received or flushed < self.flushed:
+            raise StreamBroken(f"its log goes back, from {self.received} to {received}")
+        self.received, self.flushed, self.acked_at = received, flushed, now
 
     def level(self, *, is_flushed_wanted: bool) -> int:
         """Up to where its acks count."""

@@ -179,7 +179,7 @@ class MasterStream(asyncio.Protocol):
         self._server: Final = server
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._session: MasterSession | ClassicMasterSession | None = None
+        self.session: MasterSession | ClassicMasterSession | None = None
         self._is_first = True
         self._is_full = False
         self._is_resumption_scheduled = False
@@ -188,19 +188,10 @@ class MasterStream(asyncio.Protocol):
         self._range: Final = RangeQuestion()
 
     @property
-    def session(self) -> MasterSession | ClassicMasterSession | None:
-        return self._session
-
-    @property
     def is_stranger(self) -> bool:
         """Whether the peer has not identified itself yet."""
-        session = self._session
+        session = self.session
         return session is None or (session.hello is None and not session.is_streaming)
-
-    @property
-    def transport_bytes(self) -> int:
-        """What waits for the kernel."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A transport of uvloop is no subclass of asyncio's.
@@ -218,7 +209,7 @@ class MasterStream(asyncio.Protocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_BYTES // 4)
-        self._session = MasterSession(facts, self._server.source, self._server.slaves, on_range=self._range.answered)
+        self.session = MasterSession(facts, self._server.source, self._server.slaves, on_range=self._range.answered)
         self._server.streams.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -231,7 +222,7 @@ class MasterStream(asyncio.Protocol):
         if self._is_first:
             self._is_first = False
             self._choose(data)
-        session, transport = self._session, self._transport
+        session, transport = self.session, self._transport
         if session is None or transport is None:
             return
         self._read_at = self._loop.time()
@@ -261,9 +252,9 @@ class MasterStream(asyncio.Protocol):
     def _choose(self, data: bytes) -> None:
         """Choose the kind of session by the first byte: RocketMQ's first offset is not below zero."""
         facts = self._server.facts()
-        if self._server.allows_classic and facts is not None and self._session and data[0] != PREAMBLE[0]:
+        if self._server.allows_classic and facts is not None and self.session and data[0] != PREAMBLE[0]:
             source, slaves = self._server.source, self._server.slaves
-            self._session = ClassicMasterSession(self.peer, facts, source, slaves)
+            self.session = ClassicMasterSession(self.peer, facts, source, slaves)
 
     def _log_joined(self, session: MasterSession | ClassicMasterSession) -> None:
         assert session.slave is not None, "only who has joined streams"
@@ -272,7 +263,7 @@ class MasterStream(asyncio.Protocol):
 
     def pump(self) -> None:
         """Send what there is, as long as there is room for it."""
-        session, transport = self._session, self._transport
+        session, transport = self.session, self._transport
         if self._is_full or session is None or transport is None or not session.is_streaming:
             return
         try:
@@ -299,7 +290,7 @@ class MasterStream(asyncio.Protocol):
 
     def has_range(self, end: int) -> bool:
         """Whether the slave may be asked for what lies before ``end``."""
-        session = self._session
+        session = self.session
         return isinstance(session, MasterSession) and session.is_streaming and session.has_range(end)
 
     async def fetch(self, start: int, end: int) -> bytes:
@@ -310,12 +301,12 @@ class MasterStream(asyncio.Protocol):
 
     def beat(self) -> None:
         """Send a heartbeat, with what is confirmed."""
-        if self._session is not None and self._transport is not None and self._session.is_streaming:
-            self._transport.write(self._session.beat(self._server.clock_ms()))
+        if self.session is not None and self._transport is not None and self.session.is_streaming:
+            self._transport.write(self.session.beat(self._server.clock_ms()))
 
     def send_tables(self, tables: list[Table]) -> None:
         """Documents that have changed. Their order among data does not matter: each has its name."""
-        session, transport = self._session, self._transport
+        session, transport = self.session, self._transport
         if isinstance(session, MasterSession) and transport is not None and session.is_streaming:
             transport.writelines([session.table(table) for table in tables])
             if transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
@@ -323,7 +314,7 @@ class MasterStream(asyncio.Protocol):
 
     def look(self, now: float) -> None:
         """Called about once a second: end a silent stream, or send a heartbeat."""
-        session = self._session
+        session = self.session
         if session is None:
             return
         if now - self._read_at > SILENCE_S:
@@ -335,7 +326,7 @@ class MasterStream(asyncio.Protocol):
 
     def end(self, reason: str) -> None:
         """Close the connection at once."""
-        if self._session is not None and self._transport is not None:
+        if self.session is not None and self._transport is not None:
             facts = {"peer": self.peer, "reason": reason}
             kind = "stranger" if self.is_stranger else "slave"
             self._server.log.write(logging.WARNING, "replication stream closed", facts, kind=kind)
@@ -353,7 +344,7 @@ class MasterStream(asyncio.Protocol):
             self._callback_failed("resume_writing", error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._session is not None and self._session.is_streaming:
+        if self.session is not None and self.session.is_streaming:
             log.warning("slave disconnected", extra={"peer": self.peer, "reason": str(exc or "it has closed")})
         try:
             self._leave()
@@ -364,14 +355,14 @@ class MasterStream(asyncio.Protocol):
         """An exception that should not be. It ends this stream; others are not affected."""
         self._server.log.callback_failed(self.peer, callback, error)
         self._server.streams.discard(self)
-        session, self._session = self._session, None
+        session, self.session = self.session, None
         if session is not None:
             session.close()
         if self._transport is not None:
             self._transport.abort()
 
     def _leave(self) -> None:
-        session, self._session = self._session, None
+        session, self.session = self.session, None
         self._server.streams.discard(self)
         self._range.close()
         if session is not None:

@@ -7,7 +7,6 @@ at once: data goes into the store as it comes, and one ack for many frames repor
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 from enum import Enum, auto
 from secrets import token_hex
@@ -36,7 +35,7 @@ from gantry_broker.ha.frames import (
     encode,
 )
 from gantry_broker.ha.history import PIECES_MAX, SEARCH_BYTES, TAIL_BYTES, ReadableLog, sums_of
-from gantry_broker.ha.master_session import proof_of
+from gantry_broker.ha.master_session import is_proved, proof_of
 
 
 class SlaveLog(ReadableLog, Protocol):
@@ -191,8 +190,7 @@ class SlaveSession:
         return Data(asked.start, self._log.history.epoch, -1, records)
 
     def _welcomed(self, welcome: Welcome) -> Message | None:
-        wanted = proof_of(self._facts.secret, "master", self._nonce, self._challenge)
-        if not hmac.compare_digest(wanted.encode(), welcome.proof.encode()):
+        if not is_proved(welcome.proof, self._facts.secret, "master", self._nonce, self._challenge):
             raise StreamBroken("the master does not know this group's secret")
         if welcome.epoch < self.promised_epoch:
             raise StreamBroken(f"the master is of epoch {welcome.epoch}, and {self.promised_epoch} was promised")

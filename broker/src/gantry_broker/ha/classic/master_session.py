@@ -79,7 +79,7 @@ class ClassicMasterSession:
             if self.slave is None:
                 self._begin(offset, now)
             else:
-                self._acked(self.slave, offset, now)
+                self.slave.advance(offset or self._start, -1, self.sent, now)
         return b""
 
     def _begin(self, offset: int, now: float) -> None:
@@ -99,7 +99,8 @@ class ClassicMasterSession:
                 raise StreamBroken("a slave of that address is here")
         else:
             self.slave = SlaveProgress(identity, number)
-        self.slave.received = self.sent = self._quiet_at = self._start
+        self.sent = self._quiet_at = self._start
+        self.slave.advance(self._start, -1, self.sent, now)
         self._verified = memoryview(log.rest_of_record(self._start))
 
     def _start_of_empty(self, begin: int) -> int:
@@ -111,12 +112,6 @@ class ClassicMasterSession:
         """
         settled = min(self._log.confirmed, self._log.wrote)
         return max(begin, settled - settled % self._file_bytes)
-
-    def _acked(self, slave: SlaveProgress, offset: int, now: float) -> None:
-        received = offset or self._start
-        if not slave.received <= received <= self.sent:
-            raise StreamBroken(f"it has {offset}, after {slave.received}, of {self.sent} that were sent")
-        slave.received, slave.acked_at = received, now
 
     # -- what goes -----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ Which of the two sides is at work, or neither, is decided elsewhere (``roles``).
 
 import asyncio
 import logging
-import ssl
 import time
 from collections import deque
 from collections.abc import Callable
@@ -155,7 +154,7 @@ class Replication:
         self._log: Final = store
         self._server: Final = self.master.server
         self._meanwhile: Final = meanwhile
-        self._certificates: Final = certificates
+        self._tls: Final = None if certificates is None else lambda: certificates.current.server
         self._loop: Final = asyncio.get_running_loop()
         self._ticks: asyncio.Task[None] | None = None
         store.on_wrote.append(self._wrote)
@@ -182,18 +181,13 @@ class Replication:
         if port is None:
             return
         try:
-            tls = None if self._certificates is None else self._tls
-            await self._server.start(self._settings.listen_host, port, tls)
+            await self._server.start(self._settings.listen_host, port, self._tls)
         except OSError as error:
             if self._settings.ha_port is not None or ha.acks_needed:
                 raise
             # No slaves were configured: a neighbour's port beside ours must not keep this broker from serving.
             facts = {"port": port, "reason": str(error)}
             log.warning("replication port is taken; no slave can follow", extra=facts)
-
-    def _tls(self) -> ssl.SSLContext:
-        assert self._certificates is not None, "only asked where there are some"
-        return self._certificates.current.server
 
     async def close(self) -> None:
         """Stop following, and let no slave follow."""

@@ -295,7 +295,7 @@ class Roles:
 
         await self._host.standstill(change)
         # Before offsets are clamped: one that is right must not be taken for one beyond its queue.
-        self.replication.tables.adopt_queue_ends()
+        self.replication.tables.queue_ends.adopt()
         self._tables.begin_epoch()
         self.role, self.epoch, self.trouble, self.is_regained = HaRole.MASTER, epoch, "", is_regained
         self.replication.master.lead(epoch, electable)

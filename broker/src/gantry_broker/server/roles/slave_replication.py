@@ -4,7 +4,6 @@ stream -> append -> ack -> what the master reports as confirmed becomes visible
 """
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
@@ -56,7 +55,7 @@ class SlaveReplication:
         self._clock_ms: Final = clock_ms
         self._standstill: Final = standstill
         self._account: Final = account
-        self._certificates: Final = certificates
+        self._tls: Final = None if certificates is None else lambda: certificates.current.client
         self._loop: Final = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
         self._on_caught_up: Callable[[], Awaitable[None]] | None = None
@@ -93,7 +92,7 @@ class SlaveReplication:
             on_copied=self._copied,
             on_grant=lambda: self.given.given(self._clock_ms()),
             on_welcome=welcomed,
-            tls=None if self._certificates is None else self._tls,
+            tls=self._tls,
             standstill=self._standstill,
         )
 
@@ -110,10 +109,6 @@ class SlaveReplication:
             on_copied=self._copied,
             standstill=self._standstill,
         )
-
-    def _tls(self) -> ssl.SSLContext:
-        assert self._certificates is not None, "only asked where there are some"
-        return self._certificates.current.client
 
     def _facts(self) -> SlaveFacts:
         settings, store = self._settings, self._store.store

@@ -88,7 +88,7 @@ class QueueEnds:
             self._make(MADE_MAX)
 
     def adopt(self) -> None:
-        """Set all of them: this broker is going to be the master, and gives out the next numbers."""
+        """Set all of them: this broker is going to be the master, and its queues continue where the last one's did."""
         self._make(len(self._reported))
         self._reported = {}
 
@@ -117,7 +117,7 @@ class TableSync:
         self._core: Final = core
         self._delay: Final = delay
         self._transactions: Final = TransactionProgress(core.offsets)
-        self._queue_ends: Final = QueueEnds(core.store)
+        self.queue_ends: Final = QueueEnds(core.store)
         self._changed: set[str] = set()
         self._offsets_edition = -1
         self._is_taking = False
@@ -163,7 +163,7 @@ class TableSync:
         elif name == "consumerOffset":
             document = core.offsets.document()
         elif name == "queueEnds":
-            document = self._queue_ends.document()
+            document = self.queue_ends.document()
         else:
             document = self._delay.progress.delivered()
         data = without_nulls(msgspec.to_builtins(document, str_keys=True))
@@ -188,7 +188,7 @@ class TableSync:
             gone = core.topics.take(document)
             self._doomed = {topic: self._doomed.get(topic, end) for topic in gone}
             for topic in gone:
-                self._queue_ends.forget_topic(topic)
+                self.queue_ends.forget_topic(topic)
         elif name == "subscriptionGroup":
             core.groups.take(msgspec.json.decode(data, type=GroupDocument, strict=False))
         elif name == "consumerOffset":
@@ -198,7 +198,7 @@ class TableSync:
         elif name == "delayOffset":
             self._delay.progress.receive(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
         elif name == "queueEnds":
-            self._queue_ends.receive(msgspec.json.decode(data, type=QueueEndsDocument, strict=False), end)
+            self.queue_ends.receive(msgspec.json.decode(data, type=QueueEndsDocument, strict=False), end)
         else:
             log.warning("the master has a table that is not known here", extra={"table": name})
 
@@ -207,10 +207,6 @@ class TableSync:
         self._doomed.clear()  # what another one had deleted may live on with this one
         self._delay.progress.begin_copying()
         self._transactions.begin_copying()
-
-    def adopt_queue_ends(self) -> None:
-        """This broker is going to be the master: its queues continue where the last one's did."""
-        self._queue_ends.adopt()
 
     def lead(self) -> None:
         """This broker is the master now."""
@@ -225,7 +221,7 @@ class TableSync:
             self._transactions.reach(min(wrote, confirmed))
         finally:
             self._is_taking = False
-        self._queue_ends.reach(self._core.store.dispatcher.dispatched)
+        self.queue_ends.reach(self._core.store.dispatcher.dispatched)
         for topic, end in list(self._doomed.items()):
             if wrote >= end:
                 del self._doomed[topic]
