@@ -35,6 +35,14 @@ def test_a_slave_that_no_election_asks_does_not_count() -> None:
     assert acks.has_enough(900, 400)
 
 
+def test_slave_without_an_ack_is_not_in_sync() -> None:
+    """It may have nothing, however short the log is."""
+    acks = acks_of({1: -1, 2: 0}, acks_needed=2)
+
+    assert [slave.is_near(0, 300) for slave in acks] == [False, True]
+    assert not acks.has_enough(0, 300)
+
+
 def test_acks_count_from_where_the_epoch_begins() -> None:
     """Before it, a slave's log ends in an older epoch, and loses to that of an epoch in between."""
     acks = acks_of({1: 500, 2: 400})

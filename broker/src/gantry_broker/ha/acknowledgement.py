@@ -62,6 +62,10 @@ class SlaveProgress:
             raise StreamBroken(f"its log goes back, from {self.received} to {received}")
         self.received, self.flushed, self.acked_at = received, flushed, now
 
+    def is_near(self, wrote: int, gap_bytes_max: int) -> bool:
+        """Whether it is in sync with a log that ends at ``wrote``: others are copied to, but not waited for."""
+        return self.received >= 0 and wrote - self.received <= gap_bytes_max
+
     def level(self, *, is_flushed_wanted: bool) -> int:
         """Up to where its acks count."""
         return min(self.received, self.flushed) if is_flushed_wanted else self.received
@@ -114,9 +118,8 @@ class AckSet:
         return (one for one in self._slaves.values() if not self._electable or one.broker_id in self._electable)
 
     def has_enough(self, wrote: int, gap_bytes_max: int) -> bool:
-        """Whether enough slaves are connected and near: others are copied to, but sends do not wait for them."""
-        near = sum(wrote - slave.received <= gap_bytes_max for slave in self._voices() if slave.received >= 0)
-        return near >= self.acks_needed
+        """Whether enough slaves are connected and near."""
+        return sum(slave.is_near(wrote, gap_bytes_max) for slave in self._voices()) >= self.acks_needed
 
 
 @final

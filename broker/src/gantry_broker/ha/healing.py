@@ -121,7 +121,7 @@ class Healer:
         self._task: asyncio.Task[None] | None = None
         self._asked: frozenset[int] = frozenset()
         self._asked_at = 0.0
-        store.guard.damage.ask_replica = self.ask
+        store.guard.damage.heal_with(self.ask)
 
     def __repr__(self) -> str:
         return f"<Healer wanted={len(self._wanted)} awaiting={len(self._awaiting)}>"

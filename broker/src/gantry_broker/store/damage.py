@@ -116,9 +116,6 @@ class DamageTable:
         self, commit_log: CommitLog, clock: Clock, find_end: Callable[[int], int], *, heal_wait_ms: int
     ) -> None:
         """``find_end`` says where the first good record behind a damaged one begins."""
-        self.ask_replica: Callable[[Damage], bool] = lambda damage: False
-        """Have a replica give the range, now or when one is connected. False if this broker has no replicas."""
-
         self.on_healed: Final[list[Callable[[int, int], None]]] = []
         """Called with a range of the log that is good again."""
 
@@ -131,6 +128,7 @@ class DamageTable:
         self._find_end: Final = find_end
         self._heal_wait_ms: Final = heal_wait_ms
         self._damage: Final[dict[int, Damage]] = {}
+        self._ask_replica: Callable[[Damage], bool] = lambda damage: False
 
     def __repr__(self) -> str:
         return f"<DamageTable damaged={len(self._damage)} {self.counters!r}>"
@@ -157,6 +155,13 @@ class DamageTable:
         begin = self._log.min_physical
         return sorted((one for one in self._damage.values() if one.start >= begin), key=lambda damage: damage.start)
 
+    def heal_with(self, ask_replica: Callable[[Damage], bool]) -> None:
+        """Fetch damaged ranges from replicas from now on.
+
+        ``ask_replica`` has one give the range, now or when one is connected; False if this broker has no replicas.
+        """
+        self._ask_replica = ask_replica
+
     def report(self, offset: int, size: int = 0, **facts: object) -> Damage | None:
         """The record at ``offset`` is damaged: it is fetched from a replica, logged and counted once.
 
@@ -179,7 +184,7 @@ class DamageTable:
 
     def ask(self, damage: Damage) -> None:
         """Have a replica give the range, if there are replicas."""
-        if damage.state is not DamageState.HEALING and self.ask_replica(damage):
+        if damage.state is not DamageState.HEALING and self._ask_replica(damage):
             damage.turn(DamageState.HEALING)
 
     def must_wait(self, offset: int, size: int = 0, **facts: object) -> bool:

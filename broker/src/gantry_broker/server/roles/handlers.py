@@ -62,7 +62,7 @@ class ReplicationHandlers:
                 {
                     "addr": stream.peer,
                     "diff": wrote - received,
-                    "inSync": wrote - received <= gap_max,
+                    "inSync": session.slave.is_near(wrote, gap_max),
                     "slaveAckOffset": received,
                     "transferFromWhere": max(0, session.sent),
                     "transferredByteInSecond": self._replication.speeds.of(stream),
