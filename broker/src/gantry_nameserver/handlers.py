@@ -12,7 +12,7 @@ from typing import Final, final
 from gantry_nameserver.kv import ORDER_TOPIC_NAMESPACE, KeyValueError, KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings, NotPermitted
 from gantry_nameserver.properties import read_properties, write_properties
-from gantry_nameserver.registration import body_checksum, read_registration
+from gantry_nameserver.registration import read_registration
 from gantry_nameserver.routes import BrokerRegistration, RegistrationRefused, RouteTable
 from gantry_nameserver.settings import SettingsError, entries_of
 from gantry_nameserver.topics import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION
@@ -114,7 +114,7 @@ class Handlers:
     def _register_broker(self, request: Command, connection: object) -> Command:
         fields = wire.RegisterBroker.read(request.ext)
         _check_identity(fields)
-        if fields.body_crc32 and fields.body_crc32 != body_checksum(request.body):
+        if fields.body_crc32 and fields.body_crc32 != wire.body_checksum(request.body):
             return request.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         body = read_registration(request.body, is_compressed=bool(fields.compressed), version=request.version)
         registration = BrokerRegistration(

@@ -11,7 +11,6 @@ Lengths in the stream come from a peer: each is checked against what is left bef
 """
 
 import struct
-import zlib
 from typing import Final
 
 import msgspec
@@ -45,11 +44,6 @@ def read_registration(body: bytes, *, is_compressed: bool, version: int) -> Regi
         return _read_compressed(inflate(body), has_mappings=version >= VERSION_WITH_MAPPINGS)
     except RemoteProtocolError as error:
         raise FieldError(str(error)) from error
-
-
-def body_checksum(body: bytes) -> int:
-    """Java's CRC of a body: the sign bit is cleared."""
-    return zlib.crc32(body) & 0x7FFFFFFF
 
 
 def _read_compressed(data: bytes, *, has_mappings: bool) -> Registration:

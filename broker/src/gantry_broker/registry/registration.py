@@ -10,7 +10,6 @@ each other. A slave that becomes the master replaces its old number in one step 
 import asyncio
 import logging
 import ssl
-import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final, final
@@ -27,6 +26,7 @@ from gantry_wire.commands.nameserver import (
     RegisterBrokerBody,
     RegisterBrokerResult,
     UnregisterBroker,
+    body_checksum,
 )
 
 log = logging.getLogger(__name__)
@@ -287,6 +287,6 @@ class Registration:
             broker_id=identity.broker_id,
             external_addr=identity.external_address or None,
             compressed=False,
-            body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+            body_crc32=body_checksum(body),
         )
         return Command(code=RequestCode.REGISTER_BROKER, ext=fields.write(), body=body)

@@ -2,9 +2,11 @@
 
 import msgspec
 
+from gantry_wire.checksum import crc32
 from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.commands.clients import Document
 from gantry_wire.commands.fields import Fields, Int32, Int64
+from gantry_wire.message import CRC_MASK
 
 
 class RegisterBroker(Fields):
@@ -21,6 +23,11 @@ class RegisterBroker(Fields):
     body_crc32: Int32 | None = msgspec.field(default=None, name="bodyCrc32")
     external_addr: str | None = None
     """Ours: where clients outside of the network reach it. RocketMQ's name servers ignore it."""
+
+
+def body_checksum(body: bytes) -> int:
+    """Java's CRC of a registration's body: the sign bit is cleared."""
+    return crc32(body) & CRC_MASK
 
 
 class RegisterBrokerBody(Document):
