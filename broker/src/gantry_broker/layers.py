@@ -226,7 +226,8 @@ def build_replication(
     replication = Replication(
         settings, store, shared.table_sync, promises, standstill=host.standstill,
         advanced=lambda: host.visibility.release_answers(), meanwhile=lambda: host.visibility.appended(),
-        account=stored.account, certificates=stored.tls.replication, quiet=shared.retention.paused,
+        clock_ms=core.clock.boot_ms, account=stored.account, certificates=stored.tls.replication,
+        quiet=shared.retention.paused,
     )  # fmt: skip
     path = build_send_path(stored, shared, replication, loop)
     tables = StoredTables(core, shared.delay)
@@ -234,7 +235,7 @@ def build_replication(
         settings, store, replication, core.gate, host,
         path=path, tables=tables, promises=promises, records=RoleFile(disk, settings.store_path),
         completeness=DataCompleteness(
-            disk, settings.store_path, scope=settings.memory_scope,
+            disk, settings.store_path, core.clock.boot_id(), scope=settings.memory_scope,
             broker=f"{settings.cluster_name}/{settings.broker_name}",
         ),
     )  # fmt: skip

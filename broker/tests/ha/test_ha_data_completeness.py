@@ -11,7 +11,6 @@ from typing import Final
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.ha import data_completeness
 from gantry_broker.ha.data_completeness import (
     CompletenessRecord,
     DataCompleteness,
@@ -281,7 +280,7 @@ async def test_a_slave_is_whole_again_when_it_has_what_its_master_had(
         async with running(conf) as slave:
             await wait_until(lambda: slave.roles.completeness.is_whole is True)
         crashed(conf)
-        monkeypatch.setattr(data_completeness, "this_machine", lambda: "another run")
+        monkeypatch.setattr(SystemClock, "boot_id", lambda self: "another run")
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
             assert (await slave.orders.status()).is_whole is False
         async with running(conf) as slave:

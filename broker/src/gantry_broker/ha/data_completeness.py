@@ -15,7 +15,6 @@ It does not change what a broker does. It is for elections: a store that may hav
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Final, NamedTuple, final
 
 import msgspec
@@ -26,8 +25,6 @@ from gantry_broker.store.sealed_file import read_sealed, write_sealed
 from gantry_broker.store.write_pool import PoolStatus
 
 log = logging.getLogger(__name__)
-
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class CompletenessRecord(msgspec.Struct, frozen=True):
@@ -87,26 +84,18 @@ def judge_completeness(last: CompletenessRecord | None, found: RecoveryFindings,
     return last.is_crash_safe and last.machine == machine != "" and last.buffers <= found.buffers
 
 
-def this_machine() -> str:
-    """The run of this machine; empty where the kernel does not say."""
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
-
-
 @final
 class DataCompleteness:
     """Owned by the holder of the store's lock. Everything but ``is_whole`` waits for the disk."""
 
-    def __init__(self, disk: Disk, root: str, machine: str | None = None, *, scope: str = "", broker: str = "") -> None:
-        """``broker`` is the cluster and the name that this start was given."""
+    def __init__(self, disk: Disk, root: str, machine: str, *, scope: str = "", broker: str = "") -> None:
+        """``machine`` is the run of this machine, empty where the kernel does not say; ``broker`` the cluster and the
+        name that this start was given."""
         self.is_whole: bool | None = None
         self._is_rotten = self._is_hollow = False
         self._disk: Final = disk
         self._path: Final = f"{root}/whole.json"
-        run = this_machine() if machine is None else machine
-        self._machine: Final = f"{run}/{scope}" if run and scope else run
+        self._machine: Final = f"{machine}/{scope}" if machine and scope else machine
         self._record: CompletenessRecord | None = None
         self._root: Final = root
         self._broker: Final = broker

@@ -10,10 +10,9 @@ Which of the two sides is at work, or neither, is decided elsewhere (``roles``).
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from typing import Final, final
 
 from gantry_access import OwnAccount
@@ -36,11 +35,6 @@ log = logging.getLogger(__name__)
 
 PEAK_WINDOWS: Final = 60
 """Samples, about one a second, of which the peak rate of a log is the maximum."""
-
-
-def boottime_ms() -> int:
-    """A clock that runs while the machine sleeps: grants are counted on it."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 @final
@@ -123,17 +117,17 @@ class Replication:
         *,
         standstill: Standstill,
         advanced: Callable[[], None],
-        meanwhile: Callable[[], None] = lambda: None,
-        clock_ms: Callable[[], int] = boottime_ms,
-        account: OwnAccount | None = None,
-        certificates: CertificateSource[PeerContexts] | None = None,
-        quiet: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+        meanwhile: Callable[[], None],
+        clock_ms: Callable[[], int],
+        account: OwnAccount | None,
+        certificates: CertificateSource[PeerContexts] | None,
+        quiet: Callable[[], AbstractAsyncContextManager[object]],
     ) -> None:
         """``standstill`` runs a change of the store that no request may see half done.
 
         ``advanced`` releases what waits for a position of the log, ``meanwhile`` is called after an append, when
-        slaves and the disk are at work. ``account`` signs what a Java master is asked. ``quiet`` keeps files from being
-        deleted or cut.
+        slaves and the disk are at work. ``clock_ms`` runs while the machine sleeps: grants are counted on it.
+        ``account`` signs what a Java master is asked. ``quiet`` keeps files from being deleted or cut.
         """
         self.store: Final = SlaveStore(store)
         self.tables: Final = tables
