@@ -122,9 +122,11 @@ class Broker(Host):
 
     async def _open_store(self) -> RecoveryReport:
         """Recover, load the tables, listen. After an error nothing is open."""
-        is_hidden = self.settings.ha.is_waited_for
         report = await asyncio.to_thread(
-            self.store.open, self._recovering, on_locked=self._locked, is_tail_hidden=is_hidden
+            self.store.open,
+            self._recovering,
+            on_locked=self._locked,
+            is_tail_hidden=self.settings.ha.is_tail_hidden,
         )
         log.info(
             "the store is open",

@@ -196,7 +196,7 @@ class AckPolicy:
 
     def _hide_new_messages(self) -> None:
         """What is not visible yet waits for the next master, or for slaves."""
-        if self._settings.is_waited_for:
+        if self._settings.is_tail_hidden:
             self._store.positions.wait_for_slaves(-1)
 
     @property

@@ -11,8 +11,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-from gantry_broker.ha.follower_runner import SILENCE_S, Address, FollowerRunner, FollowerStream, Standstill
-from gantry_broker.ha.frames import Table, Welcome
+from gantry_broker.ha.follower_runner import Address, FollowerRunner, FollowerStream, Standstill
+from gantry_broker.ha.frames import SILENCE_S, Table, Welcome
 from gantry_broker.ha.healing import RangeQuestion
 from gantry_broker.ha.history import CannotFollow
 from gantry_broker.ha.slave_session import Phase, SlaveFacts, SlaveSession

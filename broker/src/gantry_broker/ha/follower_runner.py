@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar, cast
 
 from gantry_broker.errors import StoreError
-from gantry_broker.ha.frames import StreamBroken, Welcome
+from gantry_broker.ha.frames import SILENCE_S, StreamBroken, Welcome
 from gantry_broker.ha.history import CannotFollow
 from gantry_broker.ha.store_log import SlaveStore
 from gantry_broker.store.copying import CopyRefused
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 RETRY_S: Final = (0.2, 0.5, 1.0, 2.0)
 """Between one connection and the next; the last one for ever."""
 CONNECT_S: Final = 5.0
-SILENCE_S: Final = 20.0
-"""A master that sends nothing for so long is left. It sends at least every few seconds."""
 
 Address = tuple[str, int]
 Standstill = Callable[[Callable[[], None]], Awaitable[None]]

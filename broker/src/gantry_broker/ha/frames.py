@@ -53,6 +53,9 @@ CONTROL_BYTES_MAX: Final = 1 << 20
 TABLE_BYTES_MAX: Final = 64 << 20
 TABLE_NAME_BYTES_MAX: Final = 64
 
+SILENCE_S: Final = 20.0
+"""A peer that sends nothing for so long is gone: each side sends at least every few seconds."""
+
 
 class StreamBroken(Exception):
     """The peer does not speak this protocol, or not well. Says what was wrong."""

@@ -18,7 +18,7 @@ from typing import Final, cast, final
 
 from gantry_broker.ha.acknowledgement import AckSet
 from gantry_broker.ha.classic.master_session import ClassicMasterSession
-from gantry_broker.ha.frames import PREAMBLE, StreamBroken, Table
+from gantry_broker.ha.frames import PREAMBLE, SILENCE_S, StreamBroken, Table
 from gantry_broker.ha.healing import RangeQuestion
 from gantry_broker.ha.master_session import MasterFacts, MasterLog, MasterSession
 from gantry_broker.ha.tls_port import TlsPort
@@ -35,8 +35,6 @@ BEAT_INTERVAL_S: Final = 1.0
 BEATS_PER_GRANT: Final = 4
 """At least so many beats pass in the time of a grant, so that one or two may be lost."""
 CONFIRM_DELAY_S: Final = 0.005
-SILENCE_S: Final = 20.0
-"""A slave that sends nothing for so long is gone."""
 HANDSHAKE_S: Final = 10.0
 STREAMS_MAX: Final = 64
 UNREAD_BYTES_MAX: Final = 64 << 20

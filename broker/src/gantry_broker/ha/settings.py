@@ -124,8 +124,8 @@ class ReplicationSettings:
         return 2 if self.role is BrokerRole.SYNC_MASTER else 1
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether consumers may have to wait for what others say: slaves, or a master."""
+    def is_tail_hidden(self) -> bool:
+        """Whether consumers wait until slaves, or a master, have confirmed what is new to them at the log's end."""
         is_fixed = self.role_at_start is RoleAtStart.CONFIGURED
         return self.acks_needed > 0 or self.role is not BrokerRole.ASYNC_MASTER or not is_fixed
 

@@ -13,7 +13,7 @@ from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.roles import Roles
 from gantry_broker.store.message_store import MessageStore
-from gantry_remoting import Connection
+from gantry_remoting import Connection, join_address
 from gantry_status.orders import HaRole
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import HaExchange
@@ -83,8 +83,7 @@ class ReplicationHandlers:
             "transferredByteInSecond": self._replication.speeds.own if is_slave else 0,
         }
         if follower is not None:
-            host, port = follower.address
-            document["masterAddr"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            document["masterAddr"] = join_address(*follower.address)
             if follower.last_heartbeat_at is not None:
                 age_ms = int((asyncio.get_running_loop().time() - follower.last_heartbeat_at) * 1000)
                 read_ms = self._core.clock.wall_ms() - age_ms
