@@ -190,7 +190,7 @@ async def _stop(broker: Broker) -> int:
 
 async def _give_up(broker: Broker, error: BaseException | None) -> NoReturn:
     log.critical("the broker cannot go on and exits", extra={"reason": str(error)})
-    await broker.give_up(error or RuntimeError("nobody knows why"))
+    await broker.give_up(error or RuntimeError("unknown reason"))
     end_now()
 
 

@@ -192,7 +192,7 @@ class Broker(Host):
         if leaving.done():
             leaving.result()
         else:
-            log.warning("stopping: somebody does not let go, and is left behind", extra={"waited_s": timeout_s / 2})
+            log.warning("stopping: abandoned requests that did not end in time", extra={"waited_s": timeout_s / 2})
         try:
             await self._answer(end)
             self.flow.stop()

@@ -104,7 +104,7 @@ class Registration:
         self._channels: dict[str, Channel] = {}
         self._signers: dict[str, StrictSigner] = {}
         self._refusals: dict[str, str | None] = {}
-        """What a name server that refuses us said last; said once, not every second."""
+        """The last reason of each name server that refuses the registration; logged once, not every second."""
         self._is_closing = False
         self._edition = 0
         self._published: dict[str, int] = {}
@@ -157,7 +157,7 @@ class Registration:
             try:
                 await self._say_goodbye(address, channel)
             except RemotingError as error:
-                log.info("name server did not hear our goodbye", extra={"address": address, "reason": str(error)})
+                log.info("could not unregister from name server", extra={"address": address, "reason": str(error)})
             await channel.close()
 
     async def _say_goodbye(self, address: str, channel: Channel) -> None:
@@ -235,7 +235,8 @@ class Registration:
                 reply = await self._ask(address, channel, self._registration(identity))
                 if reply.code != ResponseCode.SUCCESS:
                     if self._refusals.get(address, "") != reply.remark:
-                        log.error("name server refuses us", extra={"address": address, "reason": reply.remark})
+                        facts = {"address": address, "reason": reply.remark}
+                        log.error("name server refused registration", extra=facts)
                     self._refusals[address] = reply.remark
                     return
                 self._refusals.pop(address, None)

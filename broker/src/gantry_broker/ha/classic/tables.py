@@ -170,4 +170,4 @@ class ClassicTables:
         )
         if popping:
             self._is_mode_said = True
-            log.warning("groups of the master consume by pop, which this broker has not", extra={"groups": popping})
+            log.warning("groups of the master consume by pop, which is not supported", extra={"groups": popping})
