@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar, final
 
+from gantry_remoting.file_watch import FileWatch
 from gantry_remoting.small_file import read_small_file
 from gantry_remoting.validity import NoCertificate, Validity, chain_validity
 
@@ -33,7 +34,6 @@ log = logging.getLogger(__name__)
 
 T_co = TypeVar("T_co", covariant=True)
 
-LOOK_INTERVAL_S: Final = 3.0
 DAY_S: Final = 86_400.0
 WARNING_S: Final = 14 * DAY_S
 """How long before its end a certificate is spoken of, once a day."""
@@ -74,7 +74,7 @@ class CertificateSource(Generic[T_co]):
         self._loaded = b""
         self._doubted = b""
         self._warned_at = -math.inf
-        self._watching: asyncio.Task[None] | None = None
+        self._watch: Final = FileWatch(f"certificates for {purpose}", lambda: asyncio.to_thread(self.look))
 
     def __repr__(self) -> str:
         ends = "never" if self.expires_at is None else _date(self.expires_at)
@@ -91,15 +91,11 @@ class CertificateSource(Generic[T_co]):
     async def start(self) -> None:
         """Load, and look again every few seconds until closed. Raises OSError naming the file."""
         await asyncio.to_thread(self.load)
-        self._watching = asyncio.create_task(self._watch(), name=f"certificates for {self.purpose}")
-        self._watching.add_done_callback(self._watch_ended)
+        self._watch.start()
 
     async def close(self) -> None:
         """Look no more. What is in use stays in use."""
-        watching, self._watching = self._watching, None
-        if watching is not None:
-            watching.cancel()
-            await asyncio.wait([watching])
+        await self._watch.close()
 
     async def fresh(self) -> T_co:
         """What the files say now, for those who connect rarely and do not watch. Raises OSError for the first time."""
@@ -108,18 +104,6 @@ class CertificateSource(Generic[T_co]):
         else:
             await asyncio.to_thread(self.look)
         return self.current
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            await asyncio.to_thread(self.look)
-
-    def _watch_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            log.critical(
-                "certificates are not looked at any more: restart", extra={"purpose": self.purpose},
-                exc_info=task.exception(),
-            )  # fmt: skip
 
     # ------- blocking
 

@@ -32,7 +32,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture(autouse=True)
 def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gantry_remoting.certificates.LOOK_INTERVAL_S", LOOK_S)
+    monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", LOOK_S)
 
 
 def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:

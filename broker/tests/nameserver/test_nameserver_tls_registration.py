@@ -170,7 +170,7 @@ async def test_the_name_servers_certificate_is_replaced(
     tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new pair in its files is what the next client sees; brokers that are registered stay so."""
-    monkeypatch.setattr("gantry_remoting.certificates.LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", 0.01)
     party = Party(tmp_path / "party", authority)
     async with name_server(tmp_path / "data", entries(party)) as server:
         address = f"127.0.0.1:{server.port}"

@@ -39,7 +39,7 @@ def authority() -> trustme.CA:
 @pytest.fixture
 def party(tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> Party:
     """The server's files, looked at all the time."""
-    monkeypatch.setattr("gantry_remoting.certificates.LOOK_INTERVAL_S", LOOK_S)
+    monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", LOOK_S)
     return Party(tmp_path / "server", authority)
 
 

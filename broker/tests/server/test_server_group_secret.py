@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.roles import group_secret
 from gantry_broker.server.roles.group_secret import GroupSecret
 from gantry_broker.server.roles.master_replication import MasterReplication
 from gantry_testing.local import dialogue, running_broker, wait_until
@@ -18,7 +17,7 @@ SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
 
 @pytest.fixture(autouse=True)
 def fast_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_secret, "CHECK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", 0.01)
 
 
 def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:

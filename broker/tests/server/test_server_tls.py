@@ -38,7 +38,7 @@ async def test_both_ports_change_their_certificate_together(
     tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Main and fast port show one certificate, before and after it was replaced; a connection from before goes on."""
-    monkeypatch.setattr("gantry_remoting.certificates.LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", 0.01)
     party = Party(tmp_path / "party", authority)
     context = party.client().client_context()
     async with broker_at(tmp_path / "store", **conf_of(party)) as broker:

@@ -119,7 +119,7 @@ async def test_a_mounted_secret_is_followed_for_every_purpose(
     tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, purpose: str
 ) -> None:
     """Kubernetes turns the link `..data` under a running broker; the next connection uses what is there then."""
-    monkeypatch.setattr("gantry_remoting.certificates.LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", 0.01)
     mount = tmp_path / "mount"
     old, new = Party(mount / "..old", authority), Party(mount / "..new", authority)
     (mount / "..data").symlink_to("..old")

@@ -16,11 +16,10 @@ import re
 from collections.abc import Callable
 from typing import Final, final
 
-from gantry_remoting import read_small_file
+from gantry_remoting import FileWatch, read_small_file
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 3.0
 MASTER_KEY: Final = "master"
 _LINE: Final = re.compile(r"(?P<who>master|[1-9][0-9]{0,8})=(?P<address>[A-Za-z0-9.\-\[\]:]{1,260}:[0-9]{1,5})")
 
@@ -34,7 +33,7 @@ class OutsideAddresses:
         self._path: Final = path
         self._changed: Final = changed
         self._known: dict[str, str] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._watch: Final = FileWatch("outside addresses", self.look)
 
     def of(self, broker_id: int) -> str:
         """The address of this broker as what it is registered; empty if there is none."""
@@ -44,14 +43,11 @@ class OutsideAddresses:
         """Read it, and look again every few seconds until closed."""
         if self._path:
             await self.look()
-            self._looking = asyncio.create_task(self._watch(), name="outside addresses")
+            self._watch.start()
 
     async def close(self) -> None:
         """Look no more."""
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.wait([looking])
+        await self._watch.close()
 
     async def look(self) -> None:
         """Take what the file says now."""
@@ -64,11 +60,6 @@ class OutsideAddresses:
             self._known = known
             log.info("outside addresses have changed", extra={"path": self._path, "addresses": len(known)})
             self._changed()
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            await self.look()
 
 
 def parse_addresses(text: str) -> dict[str, str]:

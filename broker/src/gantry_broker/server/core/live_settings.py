@@ -25,7 +25,7 @@ from gantry_broker.setting_keys import broker_settings, effective_settings, pars
 from gantry_broker.settings import BrokerSettings, SettingsError
 from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.existing import LOG_SIZE_KEY, QUEUE_SIZE_KEY
-from gantry_remoting import read_small_file
+from gantry_remoting import FileWatch, read_small_file
 from gantry_wire.commands.admin import DataVersion
 from gantry_wire.commands.clients import Document
 
@@ -33,9 +33,6 @@ log = logging.getLogger(__name__)
 
 FILE: Final = "liveSettings"
 KEY_CHARACTERS_SHOWN: Final = 64
-
-READ_INTERVAL_S: Final = 3.0
-"""How often the file of liveSettingsPath is read."""
 
 CHANGEABLE: Final = frozenset(
     {
@@ -229,7 +226,7 @@ class SettingsFile:
         self._path: Final = path
         self._live: Final = live
         self._used: bytes | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watch: Final = FileWatch("the file of settings", self.reload)
 
     def load(self) -> None:
         """Use the content of the file, at the start. Waits for the disk."""
@@ -239,23 +236,15 @@ class SettingsFile:
     def start(self) -> None:
         """Look again every few seconds until closed."""
         if self._path:
-            self._watching = asyncio.create_task(self._watch(), name="the file of settings")
+            self._watch.start()
 
     async def close(self) -> None:
         """Look no more."""
-        watching, self._watching = self._watching, None
-        if watching is not None:
-            watching.cancel()
-            await asyncio.wait([watching])
+        await self._watch.close()
 
     async def reload(self) -> None:
         """Read the file, and use its content if that has changed."""
         self._take(await asyncio.to_thread(_content, self._path))
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(READ_INTERVAL_S)
-            await self.reload()
 
     def _take(self, content: bytes | None) -> None:
         if content is None or content == self._used:

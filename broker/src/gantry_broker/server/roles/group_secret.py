@@ -15,11 +15,9 @@ import asyncio
 import logging
 from typing import Final, final
 
-from gantry_remoting import read_small_file
+from gantry_remoting import FileWatch, read_small_file
 
 log = logging.getLogger(__name__)
-
-CHECK_INTERVAL_S: Final = 3.0
 
 
 @final
@@ -36,7 +34,7 @@ class GroupSecret:
         self._found: bytes | str = b""
         """What the last check has found: a secret, or what is wrong."""
 
-        self._watching: asyncio.Task[None] | None = None
+        self._watch: Final = FileWatch("the group's secret", self.check)
 
     def __repr__(self) -> str:
         return f"<GroupSecret {self._path or 'none'} trouble={self.trouble}>"
@@ -45,19 +43,11 @@ class GroupSecret:
         """Read it, and check it every few seconds until closed. Raises OSError that names the setting."""
         if self._path:
             self.current = await asyncio.to_thread(_secret_in, self._path)
-            self._watching = asyncio.create_task(self._watch(), name="the group's secret")
+            self._watch.start()
 
     async def close(self) -> None:
         """Stop checking."""
-        watching, self._watching = self._watching, None
-        if watching is not None:
-            watching.cancel()
-            await asyncio.wait([watching])
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(CHECK_INTERVAL_S)
-            await self.check()
+        await self._watch.close()
 
     async def check(self) -> None:
         """Use what is in the file, if it can be used and was there at the last check, too."""

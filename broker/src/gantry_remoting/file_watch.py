@@ -1,0 +1,43 @@
+"""Checks files that others write while this process runs: certificates, secrets, settings, addresses.
+
+They are read every few seconds and compared by content, so that a mounted Secret whose link is turned is seen like an
+edit. What a change means, and when it is not used, is decided by the owner of the file.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+log = logging.getLogger(__name__)
+
+CHECK_INTERVAL_S: Final = 3.0
+
+
+@final
+class FileWatch:
+    """Calls ``check`` every few seconds from ``start`` to ``close``. Owned by the event loop."""
+
+    def __init__(self, name: str, check: Callable[[], Awaitable[object]]) -> None:
+        """An exception of ``check`` is logged, and does not end the watch."""
+        self._name: Final = name
+        self._check: Final = check
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        assert self._task is None, "started once"
+        self._task = asyncio.create_task(self._run(), name=f"watch {self._name}")
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            try:
+                await self._check()
+            except Exception:  # a bug must not leave a file unwatched until the next start
+                log.exception("unexpected error while checking a file", extra={"file": self._name})
