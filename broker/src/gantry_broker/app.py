@@ -2,9 +2,9 @@
 
     store open -> tables loaded -> services -> ports -> name servers          and the same backwards
 
-Nothing is listened on before recovery is over, and no name server hears of us before the ports answer. A failed flush
-ends the process with a non-zero code: what was acknowledged before it stands, nothing is acknowledged after it. A stop
-has a bound, of which half belongs to the network: whoever hangs there must not cost the disk its time.
+No port is open before recovery is over, and no name server knows the broker before its ports answer. A failed flush
+ends the process with a non-zero code: what was acknowledged before it is kept, and nothing is acknowledged after it. A
+stop has a timeout, of which the network gets half at most: a peer that hangs must not take the time the disk needs.
 """
 
 import asyncio
@@ -158,7 +158,7 @@ class Broker(Host):
         return report
 
     def _locked(self) -> None:
-        """The store's directory is ours. Called by the thread that recovers."""
+        """The store's lock is held. Called by the thread that recovers."""
         self.status.opened()
         self.roles.load()
 
@@ -168,15 +168,15 @@ class Broker(Host):
         self._progress(done, total)
 
     async def failed(self) -> None:
-        """Wait until the broker cannot go on; raises why."""
+        """Wait until the broker has failed, and raise the reason."""
         await asyncio.shield(self._failed)
 
     async def give_up(self, error: BaseException) -> None:
-        """The store has failed: say so, where somebody looks, and touch nothing more."""
+        """Publish that the store has failed. The store is not touched any more."""
         await self.status.finish(Phase.FAILED, str(error))
 
     async def close(self) -> bool:
-        """Stop: out of the routes first, then the ports, then the disk. Whether the store is left clean.
+        """Leave the routes, close the ports, then the store. Whether the store is left clean.
 
         Raises ``StopTimeout`` when `shutdownTimeout` is over first. Then the store stays as after a crash.
         """
@@ -199,7 +199,7 @@ class Broker(Host):
             self.core.stats.refusals.close()
             self.visibility.suspend()
             self.path.ack_gate.stop()
-            self.store.on_appended.clear()  # nobody is there to be told; closing the store shows what was held back
+            self.store.on_appended.clear()  # no client is connected; closing the store shows what was held back
             await self._save(end)
         except BaseException as error:
             await self.status.finish(Phase.FAILED, f"cannot stop cleanly: {error}")
@@ -209,7 +209,7 @@ class Broker(Host):
         return is_clean
 
     async def _leave(self) -> None:
-        """Out of the routes, and let requests under way come to their end."""
+        """Leave the routes, and wait for the end of requests under way."""
         await self.tls.close()
         await self.control.close()
         await self.roles.close()
@@ -225,7 +225,7 @@ class Broker(Host):
         await self.retention.close()
 
     async def _answer(self, end: float) -> None:
-        """Everything to the disk until loop time ``end``, answers to whoever waits for that, and the ports closed."""
+        """Flush until loop time ``end``, send the answers that wait for that, and close the ports."""
         with suppress(StoreFailed):
             # Before the tables are written: none may say that a message was delivered which is not on the disk.
             await finish_within(self.store.flush, self.store.log, end - self._loop.time())
@@ -235,7 +235,7 @@ class Broker(Host):
         await self.listeners.close()
 
     async def _wait_for_slaves(self, end: float) -> None:
-        """Let slaves have what was taken, so that they, and the next start, are sure of it. Never for ever."""
+        """Wait, for a bounded time, until slaves have the whole log, so that it is confirmed at the next start."""
         until = min(end, self._loop.time() + LAST_ACKS_S)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
@@ -244,7 +244,7 @@ class Broker(Host):
         self.visibility.advance()
 
     async def _save(self, end: float) -> None:
-        """Tables and log to the disk until loop time ``end``, side by side."""
+        """Write tables and log to the disk, side by side, until loop time ``end``."""
         tables = asyncio.ensure_future(self.core.persistence.close())
         await finish_within(self.store.close, self.store.log, end - self._loop.time())
         await asyncio.wait([tables], timeout=max(0.0, end - self._loop.time()))
@@ -266,7 +266,7 @@ class Broker(Host):
     # ------- events
 
     def settings_changed(self, settings: BrokerSettings) -> None:
-        """Who copied what it needs when it was built gets it again; everybody else asks ``core.settings``."""
+        """Pass the settings to the parts that keep a copy; all others read ``core.settings``."""
         self.settings = settings
         self.core.groups.allow_auto_create(settings.auto_create_groups)
         self.core.offsets.keep_resets(settings.is_reset_kept)
@@ -286,12 +286,12 @@ class Broker(Host):
         self.registration.changed()
 
     def mark_ordered(self, topics: Collection[str]) -> None:
-        """What a name server has in its table of order topics is ordered here, too, as in RocketMQ."""
+        """Mark topics as ordered that a name server has in its table of order topics, as RocketMQ does."""
         if self.core.gate.sends is None:
             self.core.topics.mark_ordered(topics)
 
     def may_notify(self, group: str) -> bool:
-        """Whether members of a group are told of changes: `notifyConsumerIdsChangedEnable` of the group."""
+        """Whether members of a group are notified of changes: `notifyConsumerIdsChangedEnable` of the group."""
         config = self.core.groups.all.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 
@@ -317,7 +317,7 @@ class Broker(Host):
     def _fail(self, error: BaseException) -> None:
         if not self._failed.done():
             self._failed.set_exception(error)
-            self._failed.exception()  # somebody may be waiting in `failed`; if nobody is, it was logged where it began
+            self._failed.exception()  # marks it as retrieved: without a caller of `failed` it was logged at its origin
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -352,7 +352,7 @@ class Broker(Host):
         self.replication.master.server.appended()
 
     async def standstill(self, change: Callable[[], None]) -> None:
-        """Run ``change`` in a thread while nobody uses the store: clients are sent away, and nothing is answered."""
+        """Run ``change`` in a thread while nothing else uses the store: clients are disconnected, requests refused."""
         gate, reason = self.core.gate, "its log is being changed"
         self.path.flush()
         try:

@@ -207,7 +207,7 @@ def build_core(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationLayer:
-    """Who follows whom, how that is changed, and what waits for slaves."""
+    """Replication and roles, and what waits for slaves."""
 
     replication: Replication
     path: SendPath
