@@ -16,7 +16,7 @@ from typing import Final, final
 from gantry_broker.errors import StoreFailed
 from gantry_broker.layers import Host, build_core, build_replication, build_server, build_store
 from gantry_broker.ports import Clock, Disk
-from gantry_broker.registry.registration import BrokerIdentity
+from gantry_broker.registration import BrokerIdentity
 from gantry_broker.server.admin.status import StatusPublisher, with_server_facts
 from gantry_broker.server.admin.status_thread import OpenPage
 from gantry_broker.server.core.stopping import StopTimeout, finish_within

@@ -15,8 +15,7 @@ from gantry_broker.ha.data_completeness import DataCompleteness
 from gantry_broker.ha.role_files import PromiseFile, RoleFile
 from gantry_broker.listeners import BrokerListeners
 from gantry_broker.ports import Clock, Disk
-from gantry_broker.registry.outside import OutsideAddresses
-from gantry_broker.registry.registration import Registration
+from gantry_broker.registration import OutsideAddresses, Registration
 from gantry_broker.server.admin import topic_handlers
 from gantry_broker.server.admin.account_handlers import AccountHandlers
 from gantry_broker.server.admin.broker_handlers import BrokerHandlers

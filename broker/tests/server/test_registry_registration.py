@@ -302,7 +302,7 @@ async def test_a_refusal_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureF
 
 async def test_a_name_server_that_says_nothing_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a name server that does not answer, topics are made and the broker stops, after the time it is given."""
-    monkeypatch.setattr("gantry_broker.registry.registration.REQUEST_TIMEOUT_MS", 200)
+    monkeypatch.setattr("gantry_broker.registration.REQUEST_TIMEOUT_MS", 200)
     async with (
         scripted(lambda command: None) as (script, address),
         running_broker(tmp_path, namesrvAddr=address) as broker,

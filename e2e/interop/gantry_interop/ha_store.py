@@ -21,7 +21,7 @@ from gantry_broker.ha.master_session import MasterFacts
 from gantry_broker.ha.server import ReplicationServer
 from gantry_broker.ha.store_log import SlaveStore, StoreLog
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.registry.registration import BrokerIdentity, Registration
+from gantry_broker.registration import BrokerIdentity, Registration
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.settings import StoreSettings

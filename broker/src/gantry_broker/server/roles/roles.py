@@ -25,7 +25,7 @@ from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.role_files import PromiseFile, PromiseRefused, RoleFile, RoleRecord
 from gantry_broker.ha.settings import BrokerRole, RoleAtStart
-from gantry_broker.registry.registration import Registration
+from gantry_broker.registration import Registration
 from gantry_broker.server.core.gate import Gate
 from gantry_broker.server.roles.replication import Replication
 from gantry_broker.server.roles.role_status import RoleStatus, compared_needed, loss_text, report_role

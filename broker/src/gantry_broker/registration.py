@@ -9,13 +9,14 @@ each other. A slave that becomes the master replaces its old number in one step 
 
 import asyncio
 import logging
+import re
 import ssl
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final, final
 
 from gantry_access import OwnAccount, StrictSigner
-from gantry_remoting import Channel, RemotingError
+from gantry_remoting import Channel, FileWatch, RemotingError, read_small_file
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.commands.documents import read_document, write_document
@@ -36,6 +37,8 @@ RETRY_S: Final = 1.0
 MASTER_ID: Final = 0
 SETTLE_S: Final = 0.02
 """Changes that come within this time go out together."""
+MASTER_KEY: Final = "master"
+_LINE: Final = re.compile(r"(?P<who>master|[1-9][0-9]{0,8})=(?P<address>[A-Za-z0-9.\-\[\]:]{1,260}:[0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,3 +294,55 @@ class Registration:
             body_crc32=body_checksum(body),
         )
         return Command(code=RequestCode.REGISTER_BROKER, ext=fields.write(), body=body)
+
+
+@final
+class OutsideAddresses:
+    """Where clients outside of the network reach this broker, as a file tells that may change while the broker runs.
+
+        master=203.0.113.7:10911        whichever member is the master
+        2=203.0.113.8:10911             the broker with that number, while it is a slave
+
+    Such addresses are given by others (a load balancer, a port of the machine), often after the broker has started.
+    What cannot be read changes nothing, and without an address clients outside do not learn of this broker. Owned by
+    the event loop.
+    """
+
+    def __init__(self, path: str, changed: Callable[[], None] = lambda: None) -> None:
+        """Without a path there are none. ``changed`` is called after each change."""
+        self._path: Final = path
+        self._changed: Final = changed
+        self._known: dict[str, str] = {}
+        self._watch: Final = FileWatch("outside addresses", self.look)
+
+    def of(self, broker_id: int) -> str:
+        """The address of this broker as what it is registered; empty if there is none."""
+        return self._known.get(str(broker_id) if broker_id else MASTER_KEY, "")
+
+    async def start(self) -> None:
+        """Read it, and look again every few seconds until closed."""
+        if self._path:
+            await self.look()
+            self._watch.start()
+
+    async def close(self) -> None:
+        """Look no more."""
+        await self._watch.close()
+
+    async def look(self) -> None:
+        """Take what the file says now."""
+        try:
+            text = (await asyncio.to_thread(read_small_file, self._path)).decode("utf-8", "replace")
+        except OSError:
+            return
+        known = parse_addresses(text)
+        if known != self._known:
+            self._known = known
+            log.info("outside addresses have changed", extra={"path": self._path, "addresses": len(known)})
+            self._changed()
+
+
+def parse_addresses(text: str) -> dict[str, str]:
+    """Who is where; a line that is none is left out."""
+    found = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
+    return {match["who"]: match["address"] for match in found if match is not None}

@@ -1,1 +1,0 @@
-"""Making this broker known to name servers."""
