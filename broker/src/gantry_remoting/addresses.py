@@ -13,7 +13,7 @@ import contextlib
 import errno
 import ipaddress
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
 ANYWHERE: Final = "::"
@@ -76,10 +76,25 @@ async def listen(
 ) -> asyncio.Server:
     """asyncio's server on `host`, which is really everywhere if it is `::`. Raises PortTaken, or another OSError."""
     loop = asyncio.get_running_loop()
-    try:
+    with _naming_taken_port(host, port):
         if host == ANYWHERE:
-            return await loop.create_server(factory, sock=_open_socket(port, backlog), backlog=backlog)
+            listening = _open_socket(socket.AF_INET6, (host, port), backlog)
+            return await loop.create_server(factory, sock=listening, backlog=backlog)
         return await loop.create_server(factory, host, port, backlog=backlog)
+
+
+async def open_listening_socket(host: str, port: int, *, backlog: int) -> socket.socket:
+    """A socket that listens on the first address of `host`, for an owner that accepts by itself. Raises as `listen`."""
+    with _naming_taken_port(host, port):
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return _open_socket(found[0][0], found[0][4], backlog)
+
+
+@contextlib.contextmanager
+def _naming_taken_port(host: str, port: int) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortTaken(host, port) from error
@@ -100,14 +115,15 @@ async def stop_listening(server: asyncio.Server) -> None:
     server.close()
 
 
-def _open_socket(port: int, backlog: int) -> socket.socket:
-    """A socket for both families."""
-    found = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+def _open_socket(family: int, address: tuple[object, ...], backlog: int) -> socket.socket:
+    """A socket that listens; an IPv6 one on every address is for both families."""
+    found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if family == socket.AF_INET6:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != ANYWHERE))
         found.setblocking(False)
-        found.bind((ANYWHERE, port))
+        found.bind(address)
         found.listen(backlog)
     except OSError:
         found.close()

@@ -220,6 +220,16 @@ async def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path,
     assert not (tmp_path / "store" / "commitlog").exists()
 
 
+async def test_taken_port_is_named(tmp_path: Path, authority: trustme.CA) -> None:
+    """Of several ports an operator has to know which one is taken, with TLS as without."""
+    party = Party(tmp_path / "party", authority)
+    async with broker_at(tmp_path / "first") as first:
+        port = str(ha_port(first))
+        with pytest.raises(OSError, match=f"address already in use: 127.0.0.1:{port}"):
+            async with broker_at(tmp_path / "second", **party.replication() | {"haListenPort": port}):
+                pass
+
+
 # ------- what handshakes cost
 
 

@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, final
 
-from gantry_remoting.addresses import join_address, peer_address
+from gantry_remoting.addresses import join_address, open_listening_socket, peer_address
 from gantry_remoting.closings import LimitedLog
 
 log = logging.getLogger(__name__)
@@ -50,20 +50,9 @@ class TlsPort:
         return len(self._handshakes)
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. Raises OSError for a port that is taken."""
-        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        listening = socket.socket(family, kind, protocol)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.setblocking(False)
-            listening.bind(address)
-            listening.listen(BACKLOG)
-        except OSError:
-            listening.close()
-            raise
-        self._socket = listening
-        self._accepting = asyncio.create_task(self._accept(listening), name="accept slaves")
+        """Listen. Raises OSError, and `PortTaken` for a port that is taken."""
+        self._socket = await open_listening_socket(host, port, backlog=BACKLOG)
+        self._accepting = asyncio.create_task(self._accept(self._socket), name="accept slaves")
 
     async def close(self) -> None:
         """Listen no more, and end the handshakes. Connections that exist are not touched."""
