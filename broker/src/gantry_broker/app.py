@@ -351,6 +351,13 @@ class Broker(Host):
         self.pulls.hold.wake_all()
         self.replication.master.server.appended()
 
+    def _log_changed(self, end: int) -> None:
+        """The log ends at ``end`` now, and other records will lie behind it: forget places that are kept there."""
+        self.core.routes.forget_all()
+        self.delay.healed.log_cut(end)
+        self.transactions.journal.log_cut(end)
+        self.scrubber.log_cut(end)
+
     async def standstill(self, change: Callable[[], None]) -> None:
         """Run ``change`` in a thread while nothing else uses the store: clients are disconnected, requests refused."""
         gate, reason = self.core.gate, "its log is being changed"
@@ -362,7 +369,7 @@ class Broker(Host):
                     with gate.store_lent(), self.visibility.suspended():
                         await _in_thread(change)
         finally:
-            self.core.routes.forget_all()
+            self._log_changed(self.store.log.wrote)
         self.visibility.advance()
 
 

@@ -20,6 +20,7 @@ import uvloop
 from gantry_broker.app import Broker
 from gantry_broker.ports import Clock, Disk, RealDisk, SystemClock
 from gantry_broker.setting_keys import broker_settings
+from gantry_broker.store.identity import Epoch
 from gantry_remoting import Channel, ConnectionClosed
 from gantry_testing.ports import free_ports
 from gantry_wire import Command, RequestCode
@@ -119,6 +120,17 @@ async def expire(broker: Broker) -> None:
     end = store.log.wrote - store.log.wrote % store.settings.mapped_file_size_commit_log
     store.removal.retire(end, store.removal.measure(end))
     store.removal.unlink()
+
+
+async def cut_log(broker: Broker, end: int) -> None:
+    """Cut the log at ``end``, where another epoch begins, as a member does whose new master lacks the rest."""
+    store = broker.store
+    epochs = [*store.identity.truncated(end).epochs, Epoch(store.identity.epoch + 1, end)]
+
+    def change() -> None:
+        store.cut(end, epochs)
+
+    await broker.standstill(change)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from test_server_roles import copied, group
 from test_server_transactions import COMMIT, answer_ext, asking_broker, bodies, end, prepare, questions
 
 from gantry_broker.app import Broker
-from gantry_testing.local import TOPIC, Dialogue, dialogue, running_broker, wait_until
+from gantry_testing.local import TOPIC, Dialogue, cut_log, dialogue, running_broker, wait_until
 from gantry_wire import RequestCode, ResponseCode, names
 
 
@@ -93,6 +93,20 @@ async def test_a_transaction_that_was_given_up_is_asked_about_again(tmp_path: Pa
         late = await peer.ask(323, {"msgId": message_id})
         assert (late.code, "before" in (late.remark or "")) == (1, True)
         assert await bodies(peer) == [b"who knows"]
+
+
+async def test_a_transaction_is_resumed_again_when_its_half_message_was_cut_off(tmp_path: Path) -> None:
+    """The new master lacks the half message, and so there is none any more."""
+    async with asking_broker(tmp_path, transactionCheckMax="1") as broker:
+        async with dialogue(broker) as peer:
+            await peer.heartbeat("p")
+            message_id = await given_up(broker, peer)
+            end = broker.store.log.wrote
+            assert (await peer.ask(323, {"msgId": message_id})).code == 0
+            assert (await peer.ask(323, {"msgId": message_id})).code == 1
+        await cut_log(broker, end)
+        async with dialogue(broker) as peer:
+            assert (await peer.ask(323, {"msgId": message_id})).code == 0
 
 
 async def test_only_what_was_given_up_is_resumed(tmp_path: Path) -> None:

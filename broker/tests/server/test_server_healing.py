@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from test_server_damage import DAMAGED, damage, pull_all, send_all
-from test_server_transactions import COMMIT, bodies, end, prepare, questions
+from test_server_transactions import COMMIT, bodies, end, foreign, prepare, questions
 
 from gantry_broker.app import Broker
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.roles.replication import Replication
-from gantry_testing.local import TOPIC, dialogue, properties_text, running_broker, wait_until
+from gantry_testing.local import TOPIC, cut_log, dialogue, properties_text, running_broker, wait_until
 from gantry_wire import RequestCode, ResponseCode, names
 
 UNIQUE = "A" * 32
@@ -293,6 +293,24 @@ async def test_a_half_message_that_a_start_has_passed_over_is_open_again_when_it
             await wait_until(lambda: len(master.transactions.journal.halves) == 1)
             assert (await end(peer, gone, COMMIT)).code == ResponseCode.SUCCESS
             assert sorted(await bodies(peer)) == sorted([b"precious body " * 10, b"ended before " * 10])
+
+
+async def test_a_healed_message_that_was_cut_off_is_not_looked_for(tmp_path: Path) -> None:
+    """Where another message lies over its place nothing is damaged, and none is reported to be lost."""
+    async with running_broker(tmp_path, disk=None, clock=None) as broker:
+        async with dialogue(broker) as peer:
+            start = place_of(await peer.send_ok(b"kept"))
+            place = place_of(await peer.send_ok(b"healed"))
+        for topic in (names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC):
+            for listener in broker.store.repair.on_healed_record:
+                listener(topic, place)
+        await cut_log(broker, start)
+        broker.store.append([foreign(broker, TOPIC, bytes(1000), {})])
+        broker.transactions.journal.take_healed()
+        broker.delay.healed.take(lambda record: None)
+
+        assert broker.store.log.wrote > place
+        assert broker.store.guard.damage.counters.found == 0
 
 
 async def test_transactions_behind_a_damaged_one_are_not_refused_while_it_is_awaited(tmp_path: Path) -> None:

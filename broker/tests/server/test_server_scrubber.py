@@ -14,7 +14,7 @@ from gantry_broker.ports import RealDisk
 from gantry_broker.server.admin.scrubber import READ_BYTES, Scrubber, ScrubProgress
 from gantry_broker.store.damage import Integrity
 from gantry_broker.store.sealed_file import read_sealed
-from gantry_testing.local import dialogue, running_broker, wait_until
+from gantry_testing.local import cut_log, dialogue, running_broker, wait_until
 
 MESSAGES = 60
 SMALL_FILES = {"mappedFileSizeCommitLog": "262144", "maxMessageSize": "65536"}
@@ -193,6 +193,22 @@ async def test_a_change_of_the_log_that_is_given_up_lets_clients_in_again(tmp_pa
         assert broker.core.gate.everything is None and broker.core.gate.sends is None
         async with dialogue(broker) as client:
             await client.send_ok()
+
+
+async def test_a_pass_continues_where_the_log_was_cut(tmp_path: Path) -> None:
+    """Other records lie behind the cut: all of them are verified, and none is taken for damage."""
+    async with filled_broker(tmp_path, scrubBytesPerSecond="0") as broker:
+        scrubber, end = broker.scrubber, physical(broker, 2)
+        while scrubber.position <= end:
+            await scrubber.step()
+        await cut_log(broker, end)
+        async with dialogue(broker) as client:
+            for _ in range(MESSAGES):
+                await client.send_ok(BODY + b"of another length")
+        await flushed(broker)
+
+        assert await scrub_all(scrubber) == broker.store.log.flushed - end
+        assert broker.store.guard.damage.counters.found == 0
 
 
 async def test_a_rate_of_zero_switches_it_off(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from gantry_broker.errors import StoreError
 from gantry_broker.ports.disk import Disk
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.store.damage import Integrity
+from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class Scrubber:
     async def step(self) -> int:
         """Read and verify one piece; how many bytes of the log that was, 0 if there is nothing to do now."""
         store, loop = self._core.store, asyncio.get_running_loop()
-        if self._is_still() or not self._begin_pass(loop.time()):
+        if self._core.gate.is_still or not self._begin_pass(loop.time()):
             return 0
         start, end = self.position, store.log.flushed
         if start >= end:
@@ -123,12 +124,14 @@ class Scrubber:
         identity = store.identity
         data = await self._read(base, start, min(READ_BYTES, stop - start))
         verified = await self._verify(data, start)
-        if self._is_still() or store.identity is not identity or start < store.log.min_physical:
-            return len(data)  # the log was cut or changed meanwhile: what was read says nothing of it
+        if self._is_other_log(identity, start):
+            return len(data)  # what was read says nothing of it
         place = start + verified
         store.guard.damage.found_good(start, place)
         if not verified:
             place = await self._look_closer(base, start, stop)
+            if self._is_other_log(identity, start):
+                return len(data)
         self.position = place
         self.scrubbed_bytes += place - start
         if loop.time() - self._kept_at >= KEEP_INTERVAL_S:
@@ -136,9 +139,14 @@ class Scrubber:
             await self._keep()
         return place - start
 
-    def _is_still(self) -> bool:
-        """Whether the log is being changed, and nobody may look at it."""
-        return self._core.gate.is_still
+    def log_cut(self, end: int) -> None:
+        """Read what comes behind ``end`` from there: a record begins there, and none needs to at the old position."""
+        self.position = min(self.position, end)
+
+    def _is_other_log(self, identity: StoreIdentity, start: int) -> bool:
+        """Whether the log was cut, changed or lent since it had ``identity``, or has expired at ``start``."""
+        store = self._core.store
+        return self._core.gate.is_still or store.identity is not identity or start < store.log.min_physical
 
     def _begin_pass(self, now: float) -> bool:
         """Whether a pass is under way."""
@@ -179,12 +187,14 @@ class Scrubber:
 
     async def _look_closer(self, base: int, start: int, stop: int) -> int:
         """No good record begins at ``start`` as far as was read; where to go on."""
-        guard = self._core.store.guard
+        guard, identity = self._core.store.guard, self._core.store.identity
         if guard.is_blank(start):
             return base + self._core.settings.store.mapped_file_size_commit_log
         size = guard.size_at(start)
         if 0 < size <= stop - start:
             data = await self._read(base, start, size)
+            if self._is_other_log(identity, start):
+                return start
             if guard.good_bytes(memoryview(data), start) == size:
                 return start + size
             if guard.is_good_now(start, start + size):

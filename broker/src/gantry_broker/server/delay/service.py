@@ -22,6 +22,7 @@ from typing import Final, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.healed_records import HealedRecords
 from gantry_broker.server.delay.drafts import due_drafts
 from gantry_broker.server.delay.progress import DelayProgress
 from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
@@ -117,10 +118,7 @@ class DelayService:
         self._passed_over: set[tuple[int, int]] = set()
         """(level, offset) of what was damaged when it was due, since the start."""
 
-        self._healed: set[int] = set()
-        """Places of delayed messages that were damaged, and are good again."""
-
-        core.store.repair.on_healed_record.append(self._healed_record)
+        self.healed: Final = HealedRecords(core.store, names.SCHEDULE_TOPIC)
         self._next_ms = 0
         """When the first message of all levels is due, as far as the pass under way has seen."""
 
@@ -149,7 +147,7 @@ class DelayService:
                 continue
             now_ms = self._core.clock.wall_ms()
             self._next_ms = now_ms + int(TICK_S * 1000)
-            if self._healed and self._retry_at.get(HEALED, 0.0) <= asyncio.get_running_loop().time():
+            if self.healed.places and self._retry_at.get(HEALED, 0.0) <= asyncio.get_running_loop().time():
                 self._deliver_healed()
             if await self._pass():
                 continue
@@ -214,27 +212,17 @@ class DelayService:
             return False
         return end > offset and (count >= SLICE_MESSAGES_MAX or end < offset + count)
 
-    def _healed_record(self, topic: str, physical_offset: int) -> None:
-        if topic == names.SCHEDULE_TOPIC and len(self._healed) < PASSED_OVER_MAX:
-            self._healed.add(physical_offset)
-
     def _deliver_healed(self) -> None:
         """Deliver what was damaged when it was due, and is good again."""
-        for physical_offset in sorted(self._healed):
-            try:
-                self._deliver_once(physical_offset)
-            except BrokerError as error:  # the index is not complete, or the store takes nothing: in a later round
-                log.info("a healed delayed message waits", extra={"offset": physical_offset, "reason": str(error)})
-                self._retry_at[HEALED] = asyncio.get_running_loop().time() + FULL_RETRY_S
-                return
-            self._healed.discard(physical_offset)
+        try:
+            self.healed.take(self._deliver_once)
+        except BrokerError as error:  # the index is not complete, or the store takes nothing: in a later round
+            facts = {"offset": min(self.healed.places), "reason": str(error)}
+            log.info("a healed delayed message waits", extra=facts)
+            self._retry_at[HEALED] = asyncio.get_running_loop().time() + FULL_RETRY_S
 
-    def _deliver_once(self, physical_offset: int) -> None:
-        store = self._core.store
-        record = store.guard.message_at(physical_offset, is_known=True)
-        message = None if record is None else decode_record(record)
-        if record is None or message is None or message.topic != names.SCHEDULE_TOPIC:
-            return
+    def _deliver_once(self, record: bytes) -> None:
+        store, message = self._core.store, decode_record(record)
         level, offset = message.queue_id + 1, message.queue_offset
         if offset >= self.progress.offset(level) or not self._was_passed_over(level, message):
             return

@@ -7,11 +7,9 @@ as if its producer had just sent it, and its checks start from the beginning. Re
 transactions of one message: the request is refused if a newer half message exists, where RocketMQ stores another one.
 """
 
-from collections import deque
 from collections.abc import Awaitable
-from typing import Final, final
+from typing import final
 
-from gantry_broker.errors import IndexRebuilding
 from gantry_broker.server.core.access import is_in_its_queue
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
@@ -21,15 +19,10 @@ from gantry_broker.server.transactions import records
 from gantry_broker.server.transactions.service import Transactions
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
-from gantry_wire import properties as keys
 from gantry_wire.commands.admin import HalfMessage
 from gantry_wire.commands.transactions import EndTransaction
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_record, parse_offset_message_id
-
-NEWER_LOOKED_AT: Final = 64
-RESUMED_KEPT: Final = 1024
-
 
 NOT_KNOWN = "this broker does not know yet which transactions are open; it asks how this one has ended later"
 
@@ -42,8 +35,6 @@ class TransactionHandlers:
         self._core = core
         self._ack_gate = ack_gate
         self._transactions = transactions
-        self._resumed: deque[int] = deque(maxlen=RESUMED_KEPT)
-        """Where resumed messages lay, as long as the index of keys may not have them yet."""
 
     @handles(RequestCode.END_TRANSACTION)
     def end(self, command: Command, connection: Connection) -> Command | Awaitable[Command | None] | None:
@@ -75,14 +66,11 @@ class TransactionHandlers:
     def resume(self, command: Command, connection: Connection) -> Command | None:
         """Answered when the half message is as safe as messages are."""
         message = self._given_up(HalfMessage.read(command.ext).msg_id or "")
-        core = self._core
-        if self._is_resumed(message):
+        if self._transactions.journal.is_resumed(message):
             raise Refused(ResponseCode.SYSTEM_ERROR, "its check was resumed before: a newer half message of it is here")
         if records.real_place(message) is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the message does not say which topic and queue it is for")
-        core.store.append([records.resumed_draft(message, core.store.queues.get_or_create(names.HALF_TOPIC, 0))])
-        self._resumed.append(message.physical_offset)
-        core.stats.put(1, core.store)
+        self._transactions.journal.resume(message)
         return self._ack_gate.answer(command.reply(), connection)
 
     def _given_up(self, message_id: str) -> StoredMessage:
@@ -107,17 +95,3 @@ class TransactionHandlers:
                 f"and those are in {names.CHECK_MAX_TIME_TOPIC}",
             )
         return message
-
-    def _is_resumed(self, message: StoredMessage) -> bool:
-        """As far as the index of keys knows, or this broker since its start."""
-        if message.physical_offset in self._resumed:
-            return True
-        unique = message.properties.get(keys.UNIQUE_KEY)
-        if not unique:
-            return False
-        matches = self._core.store.keys.matches(names.HALF_TOPIC, unique, NEWER_LOOKED_AT, 0, 1 << 62)
-        if any(offset > message.physical_offset for offset in matches.physical_offsets):
-            return True
-        if not matches.is_complete:
-            raise IndexRebuilding("the key index is being rebuilt from the commit log; try again later")
-        return False

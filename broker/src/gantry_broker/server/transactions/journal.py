@@ -15,13 +15,16 @@ from collections import deque
 from dataclasses import replace
 from typing import Final, final
 
+from gantry_broker.errors import IndexRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore
+from gantry_broker.server.core.healed_records import HealedRecords
 from gantry_broker.server.core.offsets import SEPARATOR, ConsumerOffsets, OffsetDocument
 from gantry_broker.server.transactions import records
 from gantry_broker.server.transactions.halves import Half, OpenHalves, newest_places
 from gantry_broker.server.transactions.records import Outcome
 from gantry_broker.store.draft import Draft
 from gantry_wire import names
+from gantry_wire import properties as keys
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_record
 
@@ -30,10 +33,10 @@ log = logging.getLogger(__name__)
 SLICE_MESSAGES_MAX: Final = 64
 SLICE_BYTES_MAX: Final = 1 << 20
 LOOK_UP_MAX: Final = 64
-"""Op messages with one key that are looked at."""
+"""Messages with one key that are looked at."""
 
-HEALED_MAX: Final = 10_000
-"""Places that are remembered: as many as damaged ranges are."""
+RESUMED_KEPT: Final = 1024
+"""The index of keys may not have the newest half messages yet, and knows those before them."""
 
 WAITING_MAX: Final = 64
 """Documents that the log has not reached yet. Further ones are left out: a later one has the same or more."""
@@ -60,10 +63,10 @@ class TransactionJournal:
         self.is_waiting = False
         """Whether the next message is damaged, and may still come from a replica: nothing behind it is read yet."""
 
-        self._healed: Final[set[int]] = set()
-        """Places of half and op messages that were damaged, and are good again."""
+        self._healed: Final = HealedRecords(core.store, *TOPICS)
+        self._resumed: Final[dict[int, int]] = {}
+        """Where messages lie that were given up and resumed, and where the half message of each is."""
 
-        core.store.repair.on_healed_record.append(self._healed_record)
         self._unflushed: Final[deque[tuple[int, int, int]]] = deque()
         """(end in the log, half, op): where a restart may begin once that much is on the disk."""
 
@@ -180,23 +183,15 @@ class TransactionJournal:
 
     # -- what was passed over, and is healed --------------------------------------------------------------------------
 
-    def _healed_record(self, topic: str, physical_offset: int) -> None:
-        if topic in (names.HALF_TOPIC, names.OP_HALF_TOPIC) and len(self._healed) < HEALED_MAX:
-            self._healed.add(physical_offset)
-
     def take_healed(self) -> None:
         """Take messages into account that were passed over as damaged, and are good again.
 
         Raises ``IndexRebuilding`` while it is not known what has ended.
         """
-        while self._healed:
-            physical_offset = min(self._healed)
-            record = self._core.store.guard.message_at(physical_offset, is_known=True)
-            if record is not None:
-                self._take_healed(decode_record(record))
-            self._healed.discard(physical_offset)
+        self._healed.take(self._take_healed)
 
-    def _take_healed(self, message: StoredMessage) -> None:
+    def _take_healed(self, record: bytes) -> None:
+        message = decode_record(record)
         halves, offset = self.halves, message.queue_offset
         if message.topic == names.OP_HALF_TOPIC:
             if offset < halves.op_offset:
@@ -239,6 +234,36 @@ class TransactionJournal:
             message, physical_offset=physical_offsets[0], queue_offset=queue_offsets[0],
             properties_bytes=draft.properties,
         )  # fmt: skip
+
+    def resume(self, message: StoredMessage) -> None:
+        """Store one that was given up as a half message again. Raises what the store raises."""
+        core = self._core
+        draft = records.resumed_draft(message, core.store.queues.get_or_create(names.HALF_TOPIC, 0))
+        [physical_offset], _ = core.store.append([draft])
+        core.stats.put(1, core.store)
+        if len(self._resumed) >= RESUMED_KEPT:
+            del self._resumed[next(iter(self._resumed))]
+        self._resumed[message.physical_offset] = physical_offset
+
+    def is_resumed(self, message: StoredMessage) -> bool:
+        """Whether there is a newer half message of one that was given up. Raises ``IndexRebuilding``."""
+        if message.physical_offset in self._resumed:
+            return True
+        unique = message.properties.get(keys.UNIQUE_KEY)
+        if not unique:
+            return False
+        matches = self._core.store.keys.matches(names.HALF_TOPIC, unique, LOOK_UP_MAX, 0, 1 << 62)
+        if any(offset > message.physical_offset for offset in matches.physical_offsets):
+            return True
+        if not matches.is_complete:
+            raise IndexRebuilding("the key index is being rebuilt from the commit log; try again later")
+        return False
+
+    def log_cut(self, end: int) -> None:
+        """Forget what lay behind ``end``: other messages will lie at those places."""
+        self._healed.log_cut(end)
+        for place in [place for place, half in self._resumed.items() if half >= end]:
+            del self._resumed[place]
 
     def _op(self, half: Half, ended: list[int], outcome: Outcome) -> Draft:
         core = self._core
