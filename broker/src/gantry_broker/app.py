@@ -355,7 +355,7 @@ class Broker(Host):
         """The log ends at ``end`` now, and other records will lie behind it: forget places that are kept there."""
         self.core.routes.forget_all()
         self.delay.healed.log_cut(end)
-        self.transactions.journal.log_cut(end)
+        self.transactions.log_cut(end)
         self.scrubber.log_cut(end)
 
     async def standstill(self, change: Callable[[], None]) -> None:

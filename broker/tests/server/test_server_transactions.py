@@ -14,7 +14,7 @@ from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.server.transactions.endings import Endings
-from gantry_broker.server.transactions.journal import TransactionJournal
+from gantry_broker.server.transactions.journal import TransactionWriter
 from gantry_broker.store.checkpoint import decode_checkpoint, encode_checkpoint
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.identity import IdentityFile
@@ -230,12 +230,12 @@ async def test_a_commit_that_was_torn_off_its_op_message_is_not_repeated(
 ) -> None:
     """The log may end between the two; then the half message looks open, and its producer says "commit" once more."""
 
-    def torn(self: TransactionJournal, half: object, outcome: object, drafts: list[Draft]) -> None:
+    def torn(self: TransactionWriter, half: object, outcome: object, drafts: list[Draft]) -> None:
         self._core.store.append_contiguous(drafts)
         raise BrokerError("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TransactionJournal, "end", torn)
+        patch.setattr(TransactionWriter, "end", torn)
         async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
             half = await prepare(peer, b"once")
             assert (await end(peer, half, COMMIT)).code != 0
@@ -327,7 +327,7 @@ async def test_an_end_between_a_question_and_its_reading_ends_both_places(tmp_pa
         found = journal.halves.find(0)
         assert found is not None
         message = journal.message(found)
-        assert message is not None and journal.renew(found, message) is not None
+        assert message is not None and broker.transactions.writer.renew(found, message) is not None
         ended = broker.transactions.endings.end(EndTransaction.read(end_ext(half, COMMIT)))
         assert ended is not None and ended.code == 0
 

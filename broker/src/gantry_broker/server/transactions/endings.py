@@ -14,14 +14,13 @@ from typing import Final, NamedTuple, final
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.transactions import records
 from gantry_broker.server.transactions.halves import UNKNOWN, Half
-from gantry_broker.server.transactions.journal import TransactionJournal
+from gantry_broker.server.transactions.journal import LOOK_UP_MAX, TransactionJournal, TransactionWriter, ops_about
 from gantry_broker.server.transactions.records import Outcome
 from gantry_wire import ResponseCode, names
 from gantry_wire import properties as keys
 from gantry_wire.commands.transactions import EndTransaction
 from gantry_wire.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK, StoredMessage, decode_record
 
-LOOK_UP_MAX: Final = 64
 NOT_FOUND: Final = "Find prepared transaction message failed"
 DAMAGED: Final = "the half message is damaged and will be fetched from a replica; try again later"
 
@@ -37,9 +36,10 @@ class Ended(NamedTuple):
 class Endings:
     """Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, journal: TransactionJournal) -> None:
+    def __init__(self, core: BrokerCore, journal: TransactionJournal, writer: TransactionWriter) -> None:
         self._core: Final = core
         self._journal: Final = journal
+        self._writer: Final = writer
         self.committed = 0
         self.rolled_back = 0
 
@@ -60,7 +60,7 @@ class Endings:
             return self._not_readable(half.physical)
         if outcome is Outcome.COMMITTED:
             return self._commit(half, message)
-        self._journal.end(half, outcome, [])
+        self._writer.end(half, outcome, [])
         self.rolled_back += 1
         return Ended(ResponseCode.SUCCESS)
 
@@ -71,7 +71,7 @@ class Endings:
         is_stored = half.is_restored and self._was_committed(message, place[0])
         self._core.topics.widen(*place)
         drafts = [] if is_stored else [records.committed_draft(message, self._core.store.queues.get_or_create(*place))]
-        self._journal.end(half, Outcome.COMMITTED, drafts)
+        self._writer.end(half, Outcome.COMMITTED, drafts)
         self.committed += 1
         return Ended(ResponseCode.SUCCESS)
 
@@ -106,7 +106,7 @@ class Endings:
 
     def _not_readable(self, physical_offset: int) -> Ended:
         """The answer where there is no such half message, or where it is damaged and may still be healed."""
-        if self._journal.may_be_healed(physical_offset):
+        if self._core.store.guard.damage.may_be_healed(physical_offset):
             return Ended(ResponseCode.SERVICE_NOT_AVAILABLE, DAMAGED)
         return Ended(ResponseCode.SYSTEM_ERROR, NOT_FOUND)
 
@@ -121,8 +121,7 @@ class Endings:
         text = self._journal.halves.outcome(half_offset)
         if text is not None:
             return Outcome(text)
-        found, _, _ = self._core.store.keys.records(names.OP_HALF_TOPIC, str(half_offset), LOOK_UP_MAX, 0, 1 << 62)
-        outcomes = (records.outcome_in(decode_record(record), half_offset) for record in found)
+        outcomes = map(records.outcome_in, ops_about(self._core.store, half_offset))
         return next((outcome for outcome in outcomes if outcome is not None), None)
 
     def _was_committed(self, message: StoredMessage, topic: str) -> bool:

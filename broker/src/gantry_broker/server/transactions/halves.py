@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 UNKNOWN: Final = -1
@@ -52,6 +52,16 @@ class Half:
 
     successor: int | None = None
     """Its next place, while nobody has read that yet."""
+
+    def __post_init__(self) -> None:
+        if self.origin < 0:
+            self.origin = self.queue_offset
+        if self.origin != self.queue_offset and not self.aliases:
+            self.aliases = {self.origin: UNKNOWN}
+
+    def stored_again(self, queue_offset: int) -> None:
+        """It has a next place, which is read later."""
+        self.successor = queue_offset
 
     @property
     def places(self) -> dict[int, int]:
@@ -109,18 +119,11 @@ class OpenHalves:
         if half.queue_offset in self._ended or half.queue_offset in self._ended_unread:
             self._ended_unread.discard(half.queue_offset)
             return  # it has ended before it was read, perhaps under its older place
-        origin = half.origin if half.origin >= 0 else half.queue_offset
-        older = self._open.pop(self._by_origin.get(origin, -1), None)
+        older = self._open.pop(self._by_origin.get(half.origin, -1), None)
         if older is not None:
-            half.aliases = older.places
-            half.is_restored = half.is_restored or older.is_restored
-        elif origin != half.queue_offset:
-            half.aliases = {origin: UNKNOWN}
-        self._aliases.update(dict.fromkeys(half.aliases, half.queue_offset))
-        self._by_origin[origin] = half.queue_offset
-        half.origin = origin
-        self._open[half.queue_offset] = half
-        heapq.heappush(self._due, (half.first_check_ms, half.queue_offset))
+            is_restored = half.is_restored or older.is_restored
+            half = replace(half, aliases=older.places, is_restored=is_restored)
+        self._add(half)
 
     def passed(self, half_offset: int) -> None:
         """There is nothing before this offset that could be read."""
@@ -137,9 +140,11 @@ class OpenHalves:
             self._ended.discard(offset)
             if offset >= self.half_offset:
                 self._ended_unread.add(offset)
-            half = self._open.get(offset)
-            if half is not None and half.successor is None:  # otherwise it goes on, and its successor takes over
-                self._close(offset)
+        self.close(half_offsets)
+
+    def passed_ops(self, op_offset: int) -> None:
+        """There is no op message before this offset that could be read."""
+        self.op_offset = max(self.op_offset, op_offset)
 
     # -- what was passed over as damaged, and is healed ----------------------------------------------------------------
 
@@ -151,21 +156,14 @@ class OpenHalves:
     def reopen(self, half: Half) -> None:
         """A half message before ``half_offset`` that could not be read, and that no op message is about."""
         assert half.queue_offset < self.half_offset, (half, self.half_offset)
-        if half.origin >= 0 and half.origin != half.queue_offset:
-            half.aliases = {half.origin: UNKNOWN}
-        else:
-            half.origin = half.queue_offset
-        self._aliases.update(dict.fromkeys(half.aliases, half.queue_offset))
-        self._by_origin[half.origin] = half.queue_offset
         bisect.insort(self._order, half.queue_offset)
-        self._open[half.queue_offset] = half
-        heapq.heappush(self._due, (half.first_check_ms, half.queue_offset))
+        self._add(half)
 
-    def close_late(self, half_offsets: list[int]) -> None:
-        """An op message before ``op_offset`` that could not be read: these have ended."""
+    def close(self, half_offsets: list[int]) -> None:
+        """An op message says that these have ended."""
         for offset in half_offsets:
             half = self._open.get(offset)
-            if half is not None and half.successor is None:
+            if half is not None and half.successor is None:  # otherwise it goes on, and its successor takes over
                 self._close(offset)
 
     # -- what happens here ---------------------------------------------------------------------------------------------
@@ -200,11 +198,6 @@ class OpenHalves:
         """It could not be asked for."""
         heapq.heappush(self._due, (at_ms, half.queue_offset))
 
-    @property
-    def due_at_ms(self) -> int | None:
-        """When there may be something to ask for."""
-        return self._due[0][0] if self._due else None
-
     # -- where to begin after a restart --------------------------------------------------------------------------------
 
     @property
@@ -222,6 +215,13 @@ class OpenHalves:
         while ops and ops[0][1] < low:
             ops.popleft()
         return ops[0][0] if ops else self.op_offset
+
+    def _add(self, half: Half) -> None:
+        """It is open, and can be found by all its places."""
+        self._aliases.update(dict.fromkeys(half.aliases, half.queue_offset))
+        self._by_origin[half.origin] = half.queue_offset
+        self._open[half.queue_offset] = half
+        heapq.heappush(self._due, (half.first_check_ms, half.queue_offset))
 
     def _close(self, half_offset: int) -> None:
         half = self._open.pop(half_offset, None)

@@ -66,11 +66,11 @@ class TransactionHandlers:
     def resume(self, command: Command, connection: Connection) -> Command | None:
         """Answered when the half message is as safe as messages are."""
         message = self._given_up(HalfMessage.read(command.ext).msg_id or "")
-        if self._transactions.journal.is_resumed(message):
+        if self._transactions.writer.is_resumed(message):
             raise Refused(ResponseCode.SYSTEM_ERROR, "its check was resumed before: a newer half message of it is here")
         if records.real_place(message) is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the message does not say which topic and queue it is for")
-        self._transactions.journal.resume(message)
+        self._transactions.writer.resume(message)
         return self._ack_gate.answer(command.reply(), connection)
 
     def _given_up(self, message_id: str) -> StoredMessage:

@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections import deque
 from dataclasses import replace
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import IndexRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore
@@ -23,6 +23,7 @@ from gantry_broker.server.transactions import records
 from gantry_broker.server.transactions.halves import Half, OpenHalves, newest_places
 from gantry_broker.server.transactions.records import Outcome
 from gantry_broker.store.draft import Draft
+from gantry_broker.store.message_store import MessageStore
 from gantry_wire import names
 from gantry_wire import properties as keys
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
@@ -44,9 +45,51 @@ WAITING_MAX: Final = 64
 TOPICS: Final = (names.HALF_TOPIC, names.OP_HALF_TOPIC)
 
 
+class Slice(NamedTuple):
+    """What was read of a queue at once."""
+
+    messages: list[StoredMessage]
+    next_offset: int
+    is_end: bool
+    """Whether there is nothing more."""
+
+    is_waiting: bool = False
+    """Whether the next message is damaged, and may still come from a replica: nothing behind it is read yet."""
+
+
+def read_slice(store: MessageStore, topic: str, offset: int) -> Slice:
+    """Messages of a queue of half or op messages from ``offset`` on."""
+    queue = store.queues.get(topic, 0)
+    if queue is None:
+        return Slice([], offset, is_end=True)
+    offset = max(offset, queue.min_offset)
+    if offset >= queue.readable_end:
+        return Slice([], offset, is_end=True)
+    result = store.read(topic, 0, offset, count_max=SLICE_MESSAGES_MAX, bytes_max=SLICE_BYTES_MAX, accept=None)
+    if result.is_waiting and not result.body:
+        return Slice([], max(offset, result.next_offset), is_end=False, is_waiting=True)
+    messages: list[StoredMessage] = []
+    position = 0
+    try:
+        while position < len(result.body):
+            messages.append(decode_record(result.body, position))
+            position += messages[-1].size
+        next_offset = max(result.next_offset, offset + 1)
+    except RemoteProtocolError as error:
+        log.error("a message of a transaction is damaged", extra={"topic": topic, "reason": str(error)})
+        next_offset = messages[-1].queue_offset + 1 if messages else offset + 1
+    return Slice(messages, next_offset, is_end=next_offset >= queue.readable_end)
+
+
+def ops_about(store: MessageStore, half_offset: int) -> list[StoredMessage]:
+    """The op messages of ours about a half message. Raises ``IndexRebuilding`` while not all of them are known."""
+    found, _, _ = store.keys.records(names.OP_HALF_TOPIC, str(half_offset), LOOK_UP_MAX, 0, 1 << 62)
+    return [op for op in map(decode_record, found) if records.is_about(op, half_offset)]
+
+
 @final
 class TransactionJournal:
-    """Owned by the event loop."""
+    """Which transactions are open, as far as the log was read. Owned by the event loop."""
 
     def __init__(self, core: BrokerCore) -> None:
         self._core: Final = core
@@ -63,10 +106,7 @@ class TransactionJournal:
         self.is_waiting = False
         """Whether the next message is damaged, and may still come from a replica: nothing behind it is read yet."""
 
-        self._healed: Final = HealedRecords(core.store, *TOPICS)
-        self._resumed: Final[dict[int, int]] = {}
-        """Where messages lie that were given up and resumed, and where the half message of each is."""
-
+        self.healed: Final = HealedRecords(core.store, *TOPICS)
         self._unflushed: Final[deque[tuple[int, int, int]]] = deque()
         """(end in the log, half, op): where a restart may begin once that much is on the disk."""
 
@@ -97,7 +137,6 @@ class TransactionJournal:
     def read_on(self) -> bool:
         """Read a slice of what is new. True when there is nothing more."""
         self._follow_epoch()
-        self.is_waiting = False
         is_all_there = self._core.store.dispatcher.dispatched >= self._begin  # before it is read: it grows meanwhile
         if not self._read_halves() or not self._read_ops():
             return False
@@ -117,62 +156,40 @@ class TransactionJournal:
         self._unflushed.clear()
 
     def _read_halves(self) -> bool:
-        settings, halves = self._core.settings, self.halves
-        messages, next_offset, is_end = self._read(names.HALF_TOPIC, halves.half_offset)
-        for message in messages:
-            half = records.half_of(message, settings.transaction_timeout_ms, settings.transaction_check_interval_ms)
-            half.is_restored = not self._is_level
-            halves.found(half)
-        halves.passed(next_offset)
-        return is_end
+        halves = self.halves
+        read = read_slice(self._core.store, names.HALF_TOPIC, halves.half_offset)
+        self.is_waiting = read.is_waiting
+        for message in read.messages:
+            halves.found(self._half_of(message, is_restored=not self._is_level))
+        halves.passed(read.next_offset)
+        return read.is_end
 
     def _read_ops(self) -> bool:
         halves = self.halves
-        messages, next_offset, is_end = self._read(names.OP_HALF_TOPIC, halves.op_offset)
-        for message in messages:
+        read = read_slice(self._core.store, names.OP_HALF_TOPIC, halves.op_offset)
+        self.is_waiting = read.is_waiting
+        for message in read.messages:
             try:
                 ended = records.ended_by(message)
             except ValueError as error:
                 log.error("an op message cannot be read", extra={"offset": message.queue_offset, "reason": str(error)})
                 ended = []
             halves.done(message.queue_offset, ended)
-        halves.op_offset = max(halves.op_offset, next_offset)
-        return is_end
+        halves.passed_ops(read.next_offset)
+        return read.is_end
 
-    def _read(self, topic: str, offset: int) -> tuple[list[StoredMessage], int, bool]:
-        """Messages of a queue from ``offset`` on, where to read next, and whether that is its end."""
-        queue = self._core.store.queues.get(topic, 0)
-        if queue is None:
-            return [], offset, True
-        offset = max(offset, queue.min_offset)
-        if offset >= queue.readable_end:
-            return [], offset, True
-        result = self._core.store.read(
-            topic, 0, offset, count_max=SLICE_MESSAGES_MAX, bytes_max=SLICE_BYTES_MAX, accept=None
+    def _half_of(self, message: StoredMessage, *, is_restored: bool) -> Half:
+        settings = self._core.settings
+        return records.half_of(
+            message, settings.transaction_timeout_ms, settings.transaction_check_interval_ms, is_restored=is_restored
         )
-        if result.is_waiting and not result.body:
-            self.is_waiting = True
-            return [], max(offset, result.next_offset), False
-        messages: list[StoredMessage] = []
-        position = 0
-        try:
-            while position < len(result.body):
-                messages.append(decode_record(result.body, position))
-                position += messages[-1].size
-            next_offset = max(result.next_offset, offset + 1)
-        except RemoteProtocolError as error:
-            log.error("a message of a transaction is damaged", extra={"topic": topic, "reason": str(error)})
-            next_offset = messages[-1].queue_offset + 1 if messages else offset + 1
-        return messages, next_offset, next_offset >= queue.readable_end
+
+    # -- looking up ----------------------------------------------------------------------------------------------------
 
     def message(self, half: Half) -> StoredMessage | None:
         """The half message itself; None if its file has expired, or is damaged."""
         message = self.half_at(half.physical, is_known=True)
         return message if message is not None and message.queue_offset == half.queue_offset else None
-
-    def may_be_healed(self, physical_offset: int) -> bool:
-        """Whether a message is damaged there, and a replica may still give it."""
-        return self._core.store.guard.damage.may_be_healed(physical_offset)
 
     def half_at(self, physical_offset: int, *, is_known: bool = False) -> StoredMessage | None:
         """The half message that begins at this place of the log; None if none does. ``is_known``: one did."""
@@ -188,7 +205,7 @@ class TransactionJournal:
 
         Raises ``IndexRebuilding`` while it is not known what has ended.
         """
-        self._healed.take(self._take_healed)
+        self.healed.take(self._take_healed)
 
     def _take_healed(self, record: bytes) -> None:
         message = decode_record(record)
@@ -196,29 +213,44 @@ class TransactionJournal:
         if message.topic == names.OP_HALF_TOPIC:
             if offset < halves.op_offset:
                 with contextlib.suppress(ValueError):
-                    halves.close_late(records.ended_by(message))
+                    halves.close(records.ended_by(message))
             return
-        if offset >= halves.half_offset or halves.is_known(offset) or self._has_op(offset):
+        if offset >= halves.half_offset or halves.is_known(offset) or ops_about(self._core.store, offset):
             return
-        settings = self._core.settings
-        half = records.half_of(message, settings.transaction_timeout_ms, settings.transaction_check_interval_ms)
-        half.is_restored = True
+        half = self._half_of(message, is_restored=True)
         halves.reopen(half)
         log.warning("a half message that was passed over is open again", extra={"offset": offset, "group": half.group})
 
-    def _has_op(self, half_offset: int) -> bool:
-        """Whether any op message is about this half message."""
-        found, _, _ = self._core.store.keys.records(names.OP_HALF_TOPIC, str(half_offset), LOOK_UP_MAX, 0, 1 << 62)
-        return any(records.is_about(decode_record(record), half_offset) for record in found)
+    # -- where to begin after a restart --------------------------------------------------------------------------------
 
-    # -- adding --------------------------------------------------------------------------------------------------------
+    def note(self) -> None:
+        """Keep where reading has to begin: never beyond what a power loss leaves of the log."""
+        store, halves, offsets = self._core.store, self.halves, self._core.offsets
+        low = (halves.half_low, halves.op_low)
+        if any(low) and (not self._unflushed or self._unflushed[-1][1:] != low):
+            self._unflushed.append((store.log.wrote, *low))
+        while self._unflushed and self._unflushed[0][0] <= store.log.flushed:
+            _, half, op = self._unflushed.popleft()
+            offsets.commit(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0, half)
+            offsets.commit(names.TRANSACTION_GROUP, names.OP_HALF_TOPIC, 0, op)
+
+
+@final
+class TransactionWriter:
+    """Adds to the log what becomes of transactions, in one piece where it belongs together. Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore, journal: TransactionJournal) -> None:
+        self._core: Final = core
+        self._journal: Final = journal
+        self._resumed: Final[dict[int, int]] = {}
+        """Where messages lie that were given up and resumed, and where the half message of each is."""
 
     def end(self, half: Half, outcome: Outcome, drafts: list[Draft]) -> None:
         """Store what it comes to, and that it is over, in one piece. Raises what the store raises."""
         core = self._core
         core.store.append_contiguous([*drafts, self._op(half, newest_places(half), outcome)])
         core.stats.put(len(drafts), core.store)
-        self.halves.ended(half, outcome)
+        self._journal.halves.ended(half, outcome)
 
     def renew(self, half: Half, message: StoredMessage) -> StoredMessage | None:
         """Store it again, counted; None if its properties have no room for that. Raises what the store raises."""
@@ -229,7 +261,7 @@ class TransactionJournal:
             return None
         op = self._op(half, [half.queue_offset], Outcome.STORED_AGAIN)
         physical_offsets, queue_offsets = store.append_contiguous([draft, op])
-        half.successor = queue_offsets[0]
+        half.stored_again(queue_offsets[0])
         return replace(
             message, physical_offset=physical_offsets[0], queue_offset=queue_offsets[0],
             properties_bytes=draft.properties,
@@ -260,8 +292,7 @@ class TransactionJournal:
         return False
 
     def log_cut(self, end: int) -> None:
-        """Forget what lay behind ``end``: other messages will lie at those places."""
-        self._healed.log_cut(end)
+        """Forget half messages behind ``end``: other messages will lie at those places."""
         for place in [place for place, half in self._resumed.items() if half >= end]:
             del self._resumed[place]
 
@@ -269,19 +300,6 @@ class TransactionJournal:
         core = self._core
         queue = core.store.queues.get_or_create(names.OP_HALF_TOPIC, 0)
         return records.op_draft(queue, half, ended, outcome, host=core.store_host, now_ms=core.clock.wall_ms())
-
-    # -- where to begin after a restart --------------------------------------------------------------------------------
-
-    def note(self) -> None:
-        """Keep where reading has to begin: never beyond what a power loss leaves of the log."""
-        store, halves, offsets = self._core.store, self.halves, self._core.offsets
-        low = (halves.half_low, halves.op_low)
-        if any(low) and (not self._unflushed or self._unflushed[-1][1:] != low):
-            self._unflushed.append((store.log.wrote, *low))
-        while self._unflushed and self._unflushed[0][0] <= store.log.flushed:
-            _, half, op = self._unflushed.popleft()
-            offsets.commit(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0, half)
-            offsets.commit(names.TRANSACTION_GROUP, names.OP_HALF_TOPIC, 0, op)
 
 
 @final

@@ -61,7 +61,7 @@ def _count(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
-def half_of(message: StoredMessage, patience_ms: int, asked_every_ms: int) -> Half:
+def half_of(message: StoredMessage, patience_ms: int, asked_every_ms: int, *, is_restored: bool) -> Half:
     """What is kept of a half message while it is open."""
     properties = message.properties
     own_ms, checks = immunity_ms(properties), _count(properties.get(keys.TRANSACTION_CHECK_TIMES, ""))
@@ -76,6 +76,7 @@ def half_of(message: StoredMessage, patience_ms: int, asked_every_ms: int) -> Ha
         immunity_ms=own_ms,
         checks=checks,
         origin=origin_of(message),
+        is_restored=is_restored,
     )
 
 
@@ -112,10 +113,9 @@ def op_draft(queue: ConsumeQueue, half: Half, ended: list[int], outcome: Outcome
     )  # fmt: skip
 
 
-def outcome_in(message: StoredMessage, half_offset: int) -> Outcome | None:
-    """What an op message says about how the transaction of this half message has ended; None if it does not."""
-    text = message.properties.get(OUTCOME, "")
-    return ENDINGS.get(text) if is_about(message, half_offset) else None
+def outcome_in(message: StoredMessage) -> Outcome | None:
+    """What an op message says about how a transaction has ended; None if it does not."""
+    return ENDINGS.get(message.properties.get(OUTCOME, ""))
 
 
 def is_about(message: StoredMessage, half_offset: int) -> bool:
