@@ -19,6 +19,7 @@ from gantry_broker.ports import Clock, Disk
 from gantry_broker.registration import BrokerIdentity
 from gantry_broker.server.admin.status import StatusPublisher, with_server_facts
 from gantry_broker.server.admin.status_thread import OpenPage
+from gantry_broker.server.core.persist import in_thread
 from gantry_broker.server.core.stopping import StopTimeout, finish_within
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.consume_queue import ConsumeQueue
@@ -222,7 +223,7 @@ class Broker(Host):
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
-        await self.retention.close()
+        await self.retention.time.close()
 
     async def _answer(self, end: float) -> None:
         """Flush until loop time ``end``, send the answers that wait for that, and close the ports."""
@@ -357,6 +358,7 @@ class Broker(Host):
         self.delay.healed.log_cut(end)
         self.transactions.log_cut(end)
         self.scrubber.log_cut(end)
+        self.retention.time.log_cut(end)
 
     async def standstill(self, change: Callable[[], None]) -> None:
         """Run ``change`` in a thread while nothing else uses the store: clients are disconnected, requests refused."""
@@ -367,17 +369,7 @@ class Broker(Host):
                 self.listeners.close_connections(reason)
                 async with self.retention.paused():
                     with gate.store_lent(), self.visibility.suspended():
-                        await _in_thread(change)
+                        await in_thread(change)
         finally:
             self._log_changed(self.store.log.wrote)
         self.visibility.advance()
-
-
-async def _in_thread(change: Callable[[], None]) -> None:
-    """Run ``change`` in a thread, to its end even if this is cancelled: a thread cannot be stopped."""
-    changing = asyncio.ensure_future(asyncio.to_thread(change))
-    try:
-        await asyncio.shield(changing)
-    except asyncio.CancelledError:
-        await asyncio.wait([changing])
-        raise

@@ -15,7 +15,17 @@ from gantry_broker.server.admin.retention import DiskStatus
 from gantry_broker.setting_keys import broker_settings
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import FaultyDisk
-from gantry_testing.local import GROUP, ROOMY, TOPIC, Dialogue, dialogue, local_conf, properties_text, wait_until
+from gantry_testing.local import (
+    GROUP,
+    ROOMY,
+    TOPIC,
+    Dialogue,
+    cut_log,
+    dialogue,
+    local_conf,
+    properties_text,
+    wait_until,
+)
 from gantry_wire import RequestCode
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.names import SCHEDULE_TOPIC, retry_topic
@@ -461,6 +471,26 @@ async def test_a_damaged_record_of_the_stores_own_time_is_reported(caplog: pytes
             len(said(caplog, "the record of the store's own time is not usable; messages expire by their store times"))
             == 1
         )
+
+
+async def test_messages_behind_a_cut_are_as_old_as_they_are() -> None:
+    """A member whose log is cut to a new master's soon has other messages there: those that were cut were older."""
+    every_hour = ";".join(str(hour) for hour in range(24))
+    async with place(fileReservedTime="10", deleteWhen=every_hour) as here:
+        await here.fill(3)
+        await here.rounds()
+        here.clock.advance(6 * HOUR_MS)
+        await here.rounds()
+        queue = here.broker.store.queues.get(TOPIC, 0)
+        assert queue is not None and here.begin == 0
+        cut = next(unit[0] for unit in queue.units(0, queue.end) if unit[0] >= 2 * MIB)
+
+        await cut_log(here.broker, cut)
+        async with dialogue(here.broker) as here.client:
+            await here.fill(2)
+        here.clock.advance(6 * HOUR_MS)
+        await here.rounds()
+        assert here.begin <= 2 * MIB
 
 
 async def test_a_delete_hour_that_passes_in_doubt_is_made_up_for() -> None:

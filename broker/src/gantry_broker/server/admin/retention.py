@@ -3,9 +3,9 @@
     every second          how full the disk is -> whether sends are refused
     cleanResourceInterval facts -> plan -> delete, in a helper thread but for the moment in which the lists change
 
-`store.retention` decides, `store.removal` deletes, `unconsumed` finds what consumers still need. This module gives them
-the time and the thread, runs one round at a time, and logs changes: what was deleted and why, that sends are refused or
-taken again, and which group holds the oldest file when the disk needs more room.
+`store.retention` decides, `store.removal` deletes, `unconsumed` finds what consumers still need, `store_time` knows how
+old messages are. This module gives them the time and the thread, runs one round at a time, and logs changes: what was
+deleted and why, that sends are refused or taken again, and which group holds the oldest file when the disk needs room.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, TypeVar, final
-
-import msgspec
+from typing import Final, NamedTuple, final
 
 from gantry_broker.ports import DiskSpace
+from gantry_broker.server.admin.store_time import StoreTime
 from gantry_broker.server.admin.unconsumed import Unconsumed, oldest_unconsumed
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
+from gantry_broker.server.core.persist import in_thread
 from gantry_broker.server.core.refusals import Refusal
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.send.flow_control import FlowControl
@@ -36,14 +35,6 @@ from gantry_broker.store.retention import (
     needs_unconsumed,
     plan_retention,
 )
-from gantry_broker.store.retention_clock import (
-    SETTLE_MS,
-    ClockReading,
-    RetentionClock,
-    RetentionRecord,
-    decode_record,
-    encode_record,
-)
 from gantry_broker.store.settings import RetentionSettings
 from gantry_remoting import Connection
 from gantry_status import RefusalReason
@@ -51,14 +42,11 @@ from gantry_wire import Command, RequestCode, ResponseCode
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 CHECK_INTERVAL_S: Final = 1.0
 MANUAL_ROUNDS: Final = 20
 """How many rounds an administrator's wish lasts, as in RocketMQ: ten files each."""
 
 NOT_DELETED: Final = "old files could not be deleted; it is tried again"
-NOT_RECORDED: Final = "the record of the store's own time could not be written; it is tried again"
 NO_SPACE_KNOWN: Final = "the disk does not say how full it is; it is asked again"
 
 
@@ -80,8 +68,7 @@ class Retention:
         self._flow = flow
         self._space = DiskSpace(0, 0)
         self._file_size = core.settings.store.mapped_file_size_commit_log
-        self._time: RetentionClock | None = None
-        self._recorded: object = None
+        self.time: Final = StoreTime(core)
         self._is_hour_owed = False
         """Whether the delete hour came while the store's own time was in doubt."""
 
@@ -135,14 +122,6 @@ class Retention:
             except TimeoutError:
                 continue
 
-    async def close(self) -> None:
-        """Keep by when the last messages were stored. `run` has ended."""
-        clock, now, store = self._time, self._reading(), self._core.store
-        if clock is not None:
-            clock.observe(now, log_begin=store.log.min_physical, log_end=store.log.wrote)
-            self._recorded = None
-            await self._keep(clock, now)
-
     async def _check_space(self) -> None:
         """Read how full the disk is, and refuse sends or take them again by that."""
         core, store = self._core, self._core.store
@@ -181,18 +160,17 @@ class Retention:
     async def _plan_and_delete(self) -> None:
         store = self._core.store
         files = await in_thread(store.removal.facts)
-        oldest = await self._oldest_unconsumed()
+        oldest: Unconsumed | None = None  # what forced deletion must not pass
+        if needs_unconsumed(self._space, self._settings):
+            oldest = await oldest_unconsumed(self._core, self._delay.progress.settled())
         is_manual = self._manual_rounds > 0
         self._manual_rounds -= is_manual
-        now = self._reading()
-        clock = await self._own_clock(now)
-        own_ms = clock.observe(now, log_begin=store.log.min_physical, log_end=store.log.wrote)
-        await self._keep(clock, now)
+        clock, now_ms = await self.time.observe()
         facts = RetentionFacts(
             files=[file._replace(newest_ms=clock.stored_by(file.end_offset, file.newest_ms)) for file in files],
             room=self._room(),
-            now_ms=own_ms,
-            hour=self._hour(now.wall_ms, is_doubtful=clock.is_doubtful),
+            now_ms=now_ms,
+            hour=self._hour(is_doubtful=clock.is_doubtful),
             unconsumed_from=NOTHING_UNCONSUMED if oldest is None else oldest.physical_offset,
             is_manual=is_manual,
         )
@@ -204,70 +182,13 @@ class Retention:
             await self._remove_before(max(plan.delete_before, store.log.min_physical), plan.reason)
             await self._check_space()
 
-    async def _oldest_unconsumed(self) -> Unconsumed | None:
-        """What forced deletion must not pass; not looked for when the disk does not ask for any."""
-        if not needs_unconsumed(self._space, self._settings):
-            return None
-        return await oldest_unconsumed(self._core, self._delay.progress.settled())
-
-    # ------- the store's own time
-
-    def _reading(self) -> ClockReading:
-        clock = self._core.clock
-        return ClockReading(clock.wall_ms(), clock.boot_ms(), clock.boot_id())
-
-    def _hour(self, wall_ms: int, *, is_doubtful: bool) -> int:
+    def _hour(self, *, is_doubtful: bool) -> int:
         """The hour of the local day. A delete hour that comes while the store's own time is in doubt is made up for."""
-        hour = time.localtime(wall_ms / 1000).tm_hour
+        hour = time.localtime(self._core.clock.wall_ms() / 1000).tm_hour
         delete_hours = self._settings.delete_hours
         if hour in delete_hours and is_doubtful:
             self._is_hour_owed = True
         return min(delete_hours) if self._is_hour_owed and delete_hours else hour
-
-    @property
-    def _record_path(self) -> str:
-        return f"{self._core.store.root}/retention-clock.json"
-
-    async def _own_clock(self, now: ClockReading) -> RetentionClock:
-        if self._time is None:
-            store = self._core.store
-            record = await in_thread(self._read_record)
-            self._time = RetentionClock(
-                now, newest_ms=store.log.last_timestamp_ms, log_end=store.log.wrote, record=record
-            )
-        return self._time
-
-    def _read_record(self) -> RetentionRecord | None:
-        """What an earlier process has kept, if it is of this store. Without it files count by their store times."""
-        disk, path = self._core.disk, self._record_path
-        try:
-            if not disk.exists(path):
-                return None
-            record = decode_record(disk.read_file(path))
-            if record.store == self._core.store.identity.uuid:
-                return record
-            reason = "it belongs to another store"
-        except (OSError, ValueError, msgspec.DecodeError) as error:
-            reason = str(error)
-        log.warning(
-            "the record of the store's own time is not usable; messages expire by their store times",
-            extra={"path": path, "reason": reason},
-        )
-        return None
-
-    async def _keep(self, clock: RetentionClock, now: ClockReading) -> None:
-        """Write the record when there is a note more, at most once a minute, and every hour while nothing is sent."""
-        state = clock.notes_count, clock.is_doubtful, now.boot_ms // SETTLE_MS
-        if state == self._recorded:
-            return
-        data = encode_record(clock.record(self._core.store.identity.uuid, now))
-        try:
-            await in_thread(lambda: self._core.disk.write_file(self._record_path, data))
-        except OSError as error:
-            self._report_trouble(NOT_RECORDED, error)
-            return
-        self._troubles.pop(NOT_RECORDED, None)
-        self._recorded = state
 
     async def _remove_before(self, offset: int, reason: Reason = Reason.NOTHING_DUE) -> None:
         """Delete what lies before ``offset``. Raises OSError; then the rest of it is done by the next call."""
@@ -292,11 +213,8 @@ class Retention:
         return command.reply()
 
     @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
-    def clean_queues(self, command: Command, connection: Connection) -> Awaitable[Command]:
+    async def clean_queues(self, command: Command, connection: Connection) -> Command:
         """Code 306: consume queues begin where the log does. Queues keep their next offsets, unlike in RocketMQ."""
-        return self._clean_queues(command)
-
-    async def _clean_queues(self, command: Command) -> Command:
         async with self._round:
             try:
                 await self._remove_before(self._core.store.log.min_physical)
@@ -344,13 +262,3 @@ def refusal_text(space: DiskSpace) -> str:
 def percent(space: DiskSpace) -> float:
     """How much of the disk is used."""
     return space.used * 100 / space.total if space.total else 0.0
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """The result of blocking work. A cancellation waits for it: the thread still uses what would be closed."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise

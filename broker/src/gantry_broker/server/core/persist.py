@@ -8,7 +8,7 @@ few seconds and at a clean stop.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import msgspec
 
@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 Snapshot = Callable[[], msgspec.Struct]
 Write = Callable[[dict[str, Any]], None]
+T = TypeVar("T")
 
 
 @final
@@ -47,13 +48,8 @@ class TableFile:
             wanted = self._wanted
             if wanted == self._written:
                 return
-            writing = asyncio.ensure_future(asyncio.to_thread(self._write, self._copy()))
-            try:
-                await asyncio.shield(writing)
-            except asyncio.CancelledError:
-                # The thread cannot be stopped, and nobody else may write the file meanwhile.
-                await asyncio.wait([writing])
-                raise
+            document = self._copy()
+            await in_thread(lambda: self._write(document))
             self._written = wanted
 
     def _copy(self) -> dict[str, Any]:
@@ -129,3 +125,13 @@ def without_nulls(document: Any) -> Any:
     if isinstance(document, dict):
         return {name: without_nulls(value) for name, value in document.items() if value is not None}
     return [without_nulls(value) for value in document] if isinstance(document, list) else document
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """The result of blocking work. A cancellation waits for it: a thread cannot be stopped, and uses what it has."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
