@@ -270,7 +270,7 @@ class Broker(Host):
         """Pass the settings to the parts that keep a copy; all others read ``core.settings``."""
         self.settings = settings
         self.core.groups.allow_auto_create(settings.auto_create_groups)
-        self.core.offsets.keep_resets(settings.is_reset_kept)
+        self.core.offsets.resets.keep(settings.is_reset_kept)
         if settings.auto_create_topics != self.core.topics.is_auto_creating:
             self.core.topics.allow_auto_create(settings.auto_create_topics, settings.default_topic_queues)
         self.flow.limit(wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)

@@ -372,8 +372,8 @@ async def test_a_promoted_slave_sends_readers_where_their_group_was_moved(tmp_pa
                 await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset_ext(name, 1))
             assert (await peer.pull(3, consumerGroup="Heard")).remark == "OFFSET_RESET"
             assert (await peer.pull(1, consumerGroup="Heard")).code == ResponseCode.SUCCESS
-            await wait_until(lambda: second.core.offsets.is_resetting("Unheard", TOPIC, 0))
-            await wait_until(lambda: not second.core.offsets.is_resetting("Heard", TOPIC, 0))
+            await wait_until(lambda: second.core.offsets.resets.is_pending("Unheard", TOPIC, 0))
+            await wait_until(lambda: not second.core.offsets.resets.is_pending("Heard", TOPIC, 0))
         await copied(first, second)
 
         await second.orders.promote(300, [1], False)

@@ -44,10 +44,11 @@ class PeriodicTasks:
             connection.close("sent no heartbeat for two minutes")
 
     async def _write(self) -> None:
-        core = self._core
+        core, edition = self._core, 0
         while True:
             await asyncio.sleep(core.settings.offsets_interval_ms / 1000)
-            if core.offsets.take_changes():
+            if core.offsets.edition != edition:
+                edition = core.offsets.edition
                 core.persistence.mark("consumerOffset", now=False)
             await core.persistence.round()
 

@@ -31,7 +31,7 @@ Resets are kept with the offsets, in their file and on slaves: a reset that was 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Final, final
 
 import msgspec
 
@@ -66,45 +66,60 @@ class _Reset:
     redirected: "weakref.WeakSet[Connection]" = field(default_factory=weakref.WeakSet)
     """The readers that were sent there."""
 
+    def clamp(self, end: int) -> None:
+        """No reset leads beyond the end of its queue."""
+        self.offset = min(self.offset, end)
+
 
 @final
 class OffsetResets:
     """The pending resets, by topic@group and queue. Owned by the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_done: Callable[[], None] = lambda: None) -> None:
+        """``on_done`` is called when a reader has received a reset, so that it is not pending any more."""
+        self._on_done: Final = on_done
         self._table: dict[str, dict[int, _Reset]] = {}
+        self._is_kept = True
 
     def __repr__(self) -> str:
         return f"<OffsetResets pending={sum(map(len, self._table.values()))}>"
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._table
+    def keep(self, is_kept: bool) -> None:
+        """Set useServerSideResetOffset: whether resets are kept here; pending ones end when they are not any more."""
+        self._is_kept = is_kept
+        if not is_kept:
+            self._table = {}
 
     def assign(self, key: str, queue_id: int, offset: int) -> None:
         """Readers of this queue in this group continue at ``offset``."""
-        self._table.setdefault(key, {})[queue_id] = _Reset(offset)
+        if self._is_kept:
+            self._table.setdefault(key, {})[queue_id] = _Reset(offset)
 
-    def is_pending(self, key: str, queue_id: int) -> bool:
-        queues = self._table.get(key)
-        return queues is not None and queue_id in queues
+    def is_pending(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether commits of the group for this queue are passed over, because no reader has obeyed a reset yet."""
+        return queue_id in self._table.get(f"{topic}{SEPARATOR}{group}", ())
 
-    def place(self, key: str, queue_id: int, reader: Connection, *, was_waiting: bool) -> int | None:
-        """Where ``reader`` has to continue; None if it may read where it is. ``was_waiting``: its pull was held."""
+    def place(self, group: str, topic: str, queue_id: int, reader: Connection, *, was_waiting: bool) -> int | None:
+        """Where ``reader`` has to continue, because it has not received a reset of its group; None if it may stay.
+
+        ``was_waiting``: its pull was held.
+        """
+        if not self._table:
+            return None
+        key = f"{topic}{SEPARATOR}{group}"
         reset = self._table.get(key, {}).get(queue_id)
         if reset is None:
             return None
         if reader in reset.redirected and not was_waiting:
-            self._forget(key, queue_id)
+            self._done(key, queue_id)
             return None
         reset.redirected.add(reader)
         return reset.offset
 
     def clamp(self, key: str, queue_id: int, end: int) -> None:
-        """No reset leads beyond the end of its queue."""
         reset = self._table.get(key, {}).get(queue_id)
         if reset is not None:
-            reset.offset = min(reset.offset, end)
+            reset.clamp(end)
 
     def forget(self, matches: Callable[[str], bool]) -> None:
         for key in [key for key in self._table if matches(key)]:
@@ -121,10 +136,62 @@ class OffsetResets:
             for queue_id, offset in queues.items():
                 self.assign(key, queue_id, offset)
 
-    def _forget(self, key: str, queue_id: int) -> None:
+    def _done(self, key: str, queue_id: int) -> None:
         queues = self._table[key]
         del queues[queue_id]
         if not queues:
+            del self._table[key]
+        self._on_done()
+
+
+@final
+class EpochBegins:
+    """Where the epoch began in queues whose groups have not been there yet. Owned by the event loop."""
+
+    def __init__(self) -> None:
+        self._table: dict[str, dict[int, int]] = {}
+
+    def begin(self, begins: dict[str, dict[int, int]]) -> None:
+        """This broker is the master from now on; ``begins`` holds the ends of queues by topic@group."""
+        self._table = begins
+
+    def limit(self, key: str, queue_id: int, offset: int) -> int:
+        """Up to where a commit of ``offset`` counts."""
+        return min(offset, self._table[key].get(queue_id, offset)) if key in self._table else offset
+
+    def forget(self, key: str, queue_id: int) -> None:
+        """The group was moved, and has no position that could be in a lost part."""
+        self._table.get(key, {}).pop(queue_id, None)
+
+    def way_back(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+        """Where a reader has to continue whose position is in a lost part; None if it may read where it is."""
+        begins = self._table.get(f"{topic}{SEPARATOR}{group}")
+        begin = None if begins is None else begins.get(queue_id)
+        if begins is None or begin is None:
+            return None
+        if offset > begin:
+            return begin
+        del begins[queue_id]
+        return None
+
+
+@final
+class PulledOffsets:
+    """Up to where readers have come, which need not have consumed it; of this start only, as RocketMQ's."""
+
+    def __init__(self) -> None:
+        self._table: dict[str, dict[int, int]] = {}
+
+    def note(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """A reader was given everything before ``next_offset``."""
+        self._table.setdefault(f"{topic}{SEPARATOR}{group}", {})[queue_id] = next_offset
+
+    def find(self, group: str, topic: str, queue_id: int) -> int:
+        """Up to where readers have come; 0 if none has pulled."""
+        return self._table.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id, 0)
+
+    def forget(self, matches: Callable[[str], bool]) -> None:
+        for key in [key for key in self._table if matches(key)]:
             del self._table[key]
 
 
@@ -136,19 +203,12 @@ class ConsumerOffsets:
         self._clock = clock
         self._table: dict[str, dict[int, int]] = {}
         self._version = DataVersion(timestamp=clock.wall_ms())
-        self.is_dirty = False
-        self._begins: dict[str, dict[int, int]] = {}
-        """Where the epoch began in queues whose groups have not been there yet."""
-
         self.edition = 0
         """Rises with every change."""
 
-        self.are_resets_kept = True
-        """useServerSideResetOffset: whether readers are sent to where an administrator has moved their group."""
-
-        self._resets = OffsetResets()
-        self._pulled: dict[str, dict[int, int]] = {}
-        """Up to where readers have come, which need not have consumed it; of this start only, as RocketMQ's."""
+        self.resets: Final = OffsetResets(self._changed)
+        self.begins: Final = EpochBegins()
+        self.pulled: Final = PulledOffsets()
 
     def __repr__(self) -> str:
         return f"<ConsumerOffsets pairs={len(self._table)}>"
@@ -161,48 +221,18 @@ class ConsumerOffsets:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         key = f"{topic}{SEPARATOR}{group}"
         queues = self._table.setdefault(key, {})
-        if key in self._begins:
-            offset = min(offset, self._begins[key].get(queue_id, offset))
+        offset = self.begins.limit(key, queue_id, offset)
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._changed()
 
-    # ------- resets by an administrator
-
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The group continues at ``offset``, wherever its readers are."""
+        """The group continues at ``offset``, wherever its readers are: an administrator has moved it."""
         key = f"{topic}{SEPARATOR}{group}"
-        self._begins.get(key, {}).pop(queue_id, None)
+        self.begins.forget(key, queue_id)
         self._table.setdefault(key, {})[queue_id] = offset
-        if self.are_resets_kept:
-            self._resets.assign(key, queue_id, offset)
+        self.resets.assign(key, queue_id, offset)
         self._changed()
-
-    def is_resetting(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether commits of the group for this queue are passed over, because no reader has obeyed a reset yet."""
-        return self._resets.is_pending(f"{topic}{SEPARATOR}{group}", queue_id)
-
-    def reset_place(
-        self, group: str, topic: str, queue_id: int, reader: Connection, *, was_waiting: bool
-    ) -> int | None:
-        """Where a reader has to continue, because it has not received a reset of its group; None if it may stay."""
-        if self._resets.is_empty or not self.is_resetting(group, topic, queue_id):
-            return None
-        place = self._resets.place(f"{topic}{SEPARATOR}{group}", queue_id, reader, was_waiting=was_waiting)
-        if place is None:
-            self._changed()
-        return place
-
-    def take_changes(self) -> bool:
-        """Whether anything has changed since the last call."""
-        was_dirty, self.is_dirty = self.is_dirty, False
-        return was_dirty
-
-    def keep_resets(self, are_kept: bool) -> None:
-        """Set whether resets are kept here; pending ones end when they are not any more."""
-        self.are_resets_kept = are_kept
-        if not are_kept:
-            self._resets.load({})
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """One group continues where another one is; its readers that run now are not redirected."""
@@ -211,40 +241,17 @@ class ConsumerOffsets:
             return
         key = f"{topic}{SEPARATOR}{target}"
         self._table[key] = dict(queues)
-        self._resets.forget(lambda one: one == key)
+        self.resets.forget(lambda one: one == key)
         self._changed()
-
-    # ------- how far readers have come
-
-    def pulled(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
-        """A reader was given everything before ``next_offset``."""
-        self._pulled.setdefault(f"{topic}{SEPARATOR}{group}", {})[queue_id] = next_offset
-
-    def pull_offset(self, group: str, topic: str, queue_id: int) -> int:
-        """Up to where readers have come since this start; 0 if none has pulled."""
-        return self._pulled.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id, 0)
-
-    # ------- epochs
 
     def begin_epoch(self, end_of: Callable[[str, int], int]) -> None:
         """This broker is the master from now on; ``end_of`` gives the end of a queue by topic and number."""
-        self._begins = {}
+        begins: dict[str, dict[int, int]] = {}
         for key, queues in self._table.items():
             topic, _, group = key.partition(SEPARATOR)
-            if group == TRANSACTION_GROUP:  # the broker's own, which knows where it begins
-                continue
-            self._begins[key] = {queue_id: end_of(topic, queue_id) for queue_id in queues}
-
-    def way_back(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
-        """Where a reader has to continue whose position is in a lost part; None if it may read where it is."""
-        begins = self._begins.get(f"{topic}{SEPARATOR}{group}")
-        begin = None if begins is None else begins.get(queue_id)
-        if begins is None or begin is None:
-            return None
-        if offset > begin:
-            return begin
-        del begins[queue_id]
-        return None
+            if group != TRANSACTION_GROUP:  # the broker's own, which knows where it begins
+                begins[key] = {queue_id: end_of(topic, queue_id) for queue_id in queues}
+        self.begins.begin(begins)
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """All committed offsets of a group in a topic."""
@@ -277,7 +284,7 @@ class ConsumerOffsets:
             if name == topic and queues.get(queue_id, 0) > end:
                 moved.append((group, queues[queue_id]))
                 queues[queue_id] = end
-                self._resets.clamp(key, queue_id, end)
+                self.resets.clamp(key, queue_id, end)
                 self._changed()
         return moved
 
@@ -291,35 +298,35 @@ class ConsumerOffsets:
         )
         table = {key: dict(queues) for key, queues in self._table.items()}
         return OffsetDocument(
-            offset_table=table, data_version=self._version, pending_resets=self._resets.pending() or None
+            offset_table=table, data_version=self._version, pending_resets=self.resets.pending() or None
         )
 
     def load(self, document: OffsetDocument) -> None:
         self._table = {key: dict(queues) for key, queues in document.offset_table.items() if SEPARATOR in key}
         self._version = document.data_version or self._version
-        pending = document.pending_resets or {} if self.are_resets_kept else {}
-        self._resets.load({key: queues for key, queues in pending.items() if key in self._table})
+        pending = document.pending_resets or {}
+        self.resets.load({key: queues for key, queues in pending.items() if key in self._table})
 
     def take(self, document: OffsetDocument) -> None:
         """Replace everything by the master's table, to be written to the own file, too."""
         self.load(document)
-        self.is_dirty = True
+        self._changed()
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         for key in self._table:
             topic, _, group = key.partition(SEPARATOR)
             yield topic, group
 
-    def _forget(self, matches: Any) -> None:
-        doomed = [key for key in self._table if matches(*key.split(SEPARATOR, 1))]
-        for key in doomed:
+    def _forget(self, matches: Callable[[str, str], bool]) -> None:
+        def is_meant(key: str) -> bool:
+            topic, _, group = key.partition(SEPARATOR)
+            return matches(topic, group)
+
+        for key in [key for key in self._table if is_meant(key)]:
             del self._table[key]
-        for key in [key for key in self._pulled if matches(*key.split(SEPARATOR, 1))]:
-            del self._pulled[key]
-        self._resets.forget(lambda key: matches(*key.split(SEPARATOR, 1)))
-        self.is_dirty = self.is_dirty or bool(doomed)
-        self.edition += 1
+        self.pulled.forget(is_meant)
+        self.resets.forget(is_meant)
+        self._changed()
 
     def _changed(self) -> None:
-        self.is_dirty = True
         self.edition += 1

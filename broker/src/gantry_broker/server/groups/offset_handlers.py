@@ -58,7 +58,7 @@ def commit_offset(core: BrokerCore, command: Command, connection: Connection) ->
         raise Refused(ResponseCode.INVALID_PARAMETER, f"QueueId is {update.queue_id}, not valid")
     if update.commit_offset < 0:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"Offset is {update.commit_offset}, not valid")
-    if core.offsets.is_resetting(update.consumer_group, update.topic, update.queue_id):
+    if core.offsets.resets.is_pending(update.consumer_group, update.topic, update.queue_id):
         return command.reply(remark="Offset has been previously reset")
     core.offsets.commit(update.consumer_group, update.topic, update.queue_id, update.commit_offset)
     return command.reply()
@@ -212,5 +212,5 @@ def _queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> 
         "brokerOffset": end,
         "consumerOffset": consumed,
         "lastTimestamp": max(0, last),
-        "pullOffset": max(consumed, offsets.pull_offset(group, topic, queue_id)),
+        "pullOffset": max(consumed, offsets.pulled.find(group, topic, queue_id)),
     }

@@ -178,9 +178,9 @@ class PullHandlers:
             return None
         offsets, status = self._core.offsets, ReadStatus.OFFSET_RESET
         queue = pull.consumer_group, pull.topic, pull.queue_id
-        place = offsets.reset_place(*queue, reader, was_waiting=was_waiting)
+        place = offsets.resets.place(*queue, reader, was_waiting=was_waiting)
         if place is None:
-            status, place = ReadStatus.OFFSET_OVERFLOW_BADLY, offsets.way_back(*queue, pull.queue_offset)
+            status, place = ReadStatus.OFFSET_OVERFLOW_BADLY, offsets.begins.way_back(*queue, pull.queue_offset)
         if place is None:
             return None
         return self._read(pull, place, wanted)._replace(status=status, next_offset=place, body=b"", count=0)
@@ -191,7 +191,7 @@ class PullHandlers:
 
     def _reply(self, command: Command, pull: PullMessage, offset: int, result: ReadResult) -> Command:
         code, group = _code(result, offset), pull.consumer_group
-        self._core.offsets.pulled(group, pull.topic, pull.queue_id, result.next_offset)
+        self._core.offsets.pulled.note(group, pull.topic, pull.queue_id, result.next_offset)
         if code is ResponseCode.SUCCESS:
             size = len(result.body)
             self._core.stats.found(result.count, size, self._read_ms)

@@ -66,7 +66,7 @@ class StoredTables:
         core, settings = self._core, self._core.settings
         core.topics.load(self._load("topics", TopicConfigTable))
         core.groups.load(self._load("subscriptionGroup", GroupDocument))
-        core.offsets.keep_resets(settings.is_reset_kept)
+        core.offsets.resets.keep(settings.is_reset_kept)
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
         self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
         self._load_locks(is_lost=is_clean and "topics" not in missing and "queueLocks" in missing)
