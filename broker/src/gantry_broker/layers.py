@@ -40,7 +40,7 @@ from gantry_broker.server.core.stats import BrokerStats
 from gantry_broker.server.core.tls import BrokerTls
 from gantry_broker.server.core.topics import TopicTable, published_topics
 from gantry_broker.server.delay.service import DelayService
-from gantry_broker.server.groups import client_handlers, group_handlers, members, offset_handlers
+from gantry_broker.server.groups import group_handlers, members, offset_handlers
 from gantry_broker.server.groups.members import ConsumerCalls
 from gantry_broker.server.groups.resets import ResetHandlers
 from gantry_broker.server.pull import queries
@@ -319,7 +319,7 @@ def collect_handlers(
     """The handlers of all requests but sends. Raises ValueError for a request with two."""
     core, ack_gate, tls = shared.core, followed.path.ack_gate, stored.tls
     calls = ConsumerCalls(core)
-    modules = (client_handlers, group_handlers, offset_handlers, queries, topic_handlers)
+    modules = (group_handlers, offset_handlers, queries, topic_handlers)
     objects = (
         pulls, shared.retention,
         ResetHandlers(core, calls, pulls.hold.mark),

@@ -11,7 +11,7 @@ import msgspec
 
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
-from gantry_broker.server.core.refusals import Refused
+from gantry_broker.server.core.refusals import Refused, check_topic_name
 from gantry_broker.server.core.topic_attributes import (
     UnsupportedAttributes,
     WrongAttributes,
@@ -20,7 +20,7 @@ from gantry_broker.server.core.topic_attributes import (
 )
 from gantry_broker.server.core.topics import QUEUES_MAX, queue_key
 from gantry_remoting import Connection
-from gantry_wire import Command, RequestCode, ResponseCode, names
+from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import CreateTopic, TopicConfig, TopicConfigList, TopicListing, TopicName
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.fastjson import ObjectKey, dumps
@@ -139,9 +139,7 @@ def _config_of(core: BrokerCore, topic: str) -> TopicConfig:
 
 
 def _check_name(core: BrokerCore, topic: str) -> None:
-    fault = names.topic_fault(topic)
-    if fault is not None:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"the topic[{topic[:300]}] is illegal: {fault.value}")
+    check_topic_name(topic)
     if core.topics.is_system(topic):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
 

@@ -23,7 +23,7 @@ from gantry_broker.errors import (
 from gantry_remoting import Connection
 from gantry_remoting.first_time import FirstTime
 from gantry_status import RefusalReason
-from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire import Command, RequestCode, ResponseCode, names
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,20 @@ class Refused(Exception):
         super().__init__(remark)
         self.code = code
         self.remark = remark
+
+
+def check_topic_name(topic: str) -> None:
+    """Raises Refused for a name that no topic can have."""
+    fault = names.topic_fault(topic)
+    if fault is not None:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the topic[{topic[:300]}] is illegal: {fault.value}")
+
+
+def check_group_name(group: str) -> None:
+    """Raises Refused for a name that no group can have."""
+    fault = names.group_fault(group)
+    if fault is not None:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the group[{group[:300]}] is illegal: {fault.value}")
 
 
 def store_refusal(error: Exception) -> Refusal:

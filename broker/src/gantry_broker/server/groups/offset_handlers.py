@@ -16,7 +16,7 @@ from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.core.topics import queue_key
 from gantry_remoting import Connection
-from gantry_wire import Command, RequestCode, ResponseCode, names
+from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.consumers import BrokerConsumeStatsRequest, ConsumeStatsRequest, TopicOfGroup
 from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.offsets import (
@@ -97,14 +97,6 @@ def find_earliest_time(core: BrokerCore, command: Command, connection: Connectio
 def list_offsets(core: BrokerCore, command: Command, connection: Connection) -> Command:
     document = msgspec.structs.replace(core.offsets.document(), pending_resets=None)
     return command.reply(body=write_document(document))
-
-
-def group_fault_refusal(group: str) -> Refused | None:
-    """A refusal when `group` is no valid name."""
-    fault = names.group_fault(group)
-    if fault is None:
-        return None
-    return Refused(ResponseCode.INVALID_PARAMETER, f"the group[{group[:300]}] is illegal: {fault.value}")
 
 
 @handles(RequestCode.GET_CONSUME_STATS)

@@ -247,7 +247,7 @@ class PullHandlers:
     def _filter(self, pull: PullMessage) -> MessageFilter:
         """The filter of a pull: its own expression, or that of its group's heartbeat."""
         if pull.sys_flag & PULL_SUBSCRIPTION:
-            self._check_type(pull, pull.expression_type)
+            check_filter_type(self._core, pull.consumer_group, pull.topic, pull.expression_type)
             try:
                 return parse_filter(pull.expression_type, pull.subscription)
             except ValueError as error:
@@ -267,18 +267,17 @@ class PullHandlers:
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 f"The broker's consumer filter data is not exist!Your expression may be wrong! {subscription.fault}",
             )
-        self._check_type(pull, subscription.data.expression_type)
+        check_filter_type(self._core, pull.consumer_group, pull.topic, subscription.data.expression_type)
         return subscription.filter
 
-    def _check_type(self, pull: PullMessage, expression_type: str | None) -> None:
-        if not is_tag_type(expression_type) and not self._core.settings.is_property_filter_enabled:
-            self._core.stats.refusals.property_filter(pull.consumer_group, pull.topic, expression_type or "")
-            raise Refused(ResponseCode.SYSTEM_ERROR, no_property_filter(expression_type))
 
-
-def no_property_filter(expression_type: str | None) -> str:
-    """RocketMQ's words where filters of this type are not evaluated."""
-    return f"The broker does not support consumer to filter message by {(expression_type or '')[:64]}"
+def check_filter_type(core: BrokerCore, group: str, topic: str, expression_type: str | None) -> None:
+    """Raises Refused, with RocketMQ's text, where filters of this type are switched off."""
+    if not is_tag_type(expression_type) and not core.settings.is_property_filter_enabled:
+        kind = expression_type or ""
+        core.stats.refusals.property_filter(group, topic, kind)
+        text = f"The broker does not support consumer to filter message by {kind[:64]}"
+        raise Refused(ResponseCode.SYSTEM_ERROR, text)
 
 
 def _code(result: ReadResult, offset: int) -> ResponseCode:

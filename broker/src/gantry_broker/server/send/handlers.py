@@ -13,7 +13,7 @@ import msgspec
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
-from gantry_broker.server.core.refusals import Refused, store_refusal
+from gantry_broker.server.core.refusals import Refused, check_topic_name, store_refusal
 from gantry_broker.server.core.send_routes import json_text
 from gantry_broker.server.core.topics import PERM_NORMAL
 from gantry_broker.server.send.send_path import NO_ANSWER, SendPath
@@ -96,9 +96,7 @@ class SendHandlers:
 
     def _check(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
         """The topic of a send that may be stored, as it is or as it would be made."""
-        fault = names.topic_fault(send.topic)
-        if fault is not None:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"the topic[{send.topic[:300]}] is illegal: {fault.value}")
+        check_topic_name(send.topic)
         if send.topic in names.NOT_SENDABLE_TOPICS:
             raise Refused(ResponseCode.NO_PERMISSION, f"sending message to topic[{send.topic}] is forbidden")
         config = self._topic(send)
