@@ -14,7 +14,6 @@ from gantry_broker.store.reader import ReadResult, ReadStatus
 from gantry_remoting import Connection
 from gantry_status import RefusalReason
 from gantry_wire import Command, RequestCode, ResponseCode, names
-from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
 from gantry_wire.filters import MessageFilter, TagFilter, is_tag_type, parse_filter
 
@@ -73,14 +72,9 @@ class PullHandlers:
 
     @handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, command: Command, connection: Connection) -> Command | None:
-        try:
-            pull = PullMessage.read(command.ext)
-            self._check(pull)
-            wanted = self._filter(pull)
-        except FieldError as error:
-            return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
-        except Refused as refused:
-            return command.reply(refused.code, refused.remark)
+        pull = PullMessage.read(command.ext)
+        self._check(pull)
+        wanted = self._filter(pull)
         redirect = self._redirect(pull, connection, wanted, was_waiting=False)
         if redirect is not None:
             return self._reply(command, pull, pull.queue_offset, redirect)
@@ -112,7 +106,7 @@ class PullHandlers:
             return self._core.stats.refusals.reply(held.command, store_refusal(error))
         code = _code(result, held.next_offset)
         if code is ResponseCode.PULL_RETRY_IMMEDIATELY:
-            held.next_offset = result.next_offset
+            held.skip_to(result.next_offset)
             if result.next_offset < result.max_offset and not must_answer:
                 self.hold.continue_later(held)
         elif code is not ResponseCode.PULL_NOT_FOUND:

@@ -47,12 +47,19 @@ class HeldPull:
     """Where to continue; messages before it are known to be unwanted."""
     deadline: float
     """Loop time at which it is answered in any case."""
-    tick: int = 0
-    """The sweep that answers it."""
 
     @property
     def key(self) -> QueueKey:
         return self.pull.topic, self.pull.queue_id
+
+    @property
+    def tick(self) -> int:
+        """The sweep that answers it."""
+        return int(self.deadline / SWEEP_INTERVAL_S) + 1
+
+    def skip_to(self, offset: int) -> None:
+        """Continue at ``offset``: messages before it are unwanted."""
+        self.next_offset = offset
 
 
 Retry = Callable[[HeldPull, bool], Command | None]
@@ -116,9 +123,9 @@ class PullHold:
 
     def hold(self, held: HeldPull) -> None:
         assert not self.is_stopped, "callers answer at once when the broker stops"
+        assert held.tick > self._swept_tick, "no sweep would answer it"
         self._by_queue.setdefault(held.key, {})[held] = None
         self._by_connection.setdefault(held.connection, {})[held] = None
-        held.tick = max(int(held.deadline / SWEEP_INTERVAL_S) + 1, self._swept_tick + 1)
         self._by_tick.setdefault(held.tick, {})[held] = None
         self.count += 1
 

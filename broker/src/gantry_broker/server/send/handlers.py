@@ -48,7 +48,6 @@ class Outgoing:
     body: bytes
     properties: dict[str, str]
     reconsume_times: int = 0
-    delay_level: int = 0
 
 
 @final
@@ -141,8 +140,8 @@ class SendHandlers:
         message = Outgoing(
             send.topic, self._queue_id(send, config), command.body, properties, send.reconsume_times or 0
         )
-        config = self._redirect_exhausted_retry(send, message) or config
-        if is_half(properties, message.reconsume_times):
+        message, config = self._redirect_exhausted_retry(send, message, config)
+        if is_half(message.properties, message.reconsume_times):
             draft = self._half(message, send, self.path.host_of(connection))
         else:
             draft = self.draft(message, send, self.path.host_of(connection))
@@ -164,24 +163,26 @@ class SendHandlers:
         if config.topic_name not in self.core.routes.by_topic:
             self.core.routes.make(config)
 
-    def _redirect_exhausted_retry(self, send: SendMessageV2, message: Outgoing) -> TopicConfig | None:
-        """A consumer that resends to its retry topic too often has it go to the dead letters: their topic, or None.
+    def _redirect_exhausted_retry(
+        self, send: SendMessageV2, message: Outgoing, config: TopicConfig
+    ) -> tuple[Outgoing, TopicConfig]:
+        """What a consumer resends to its retry topic too often goes to the dead letters; the rest where it was sent.
 
         A group that holds queue locks consumes in order; what it resends it has given up already.
         """
         if not send.topic.startswith(names.RETRY_PREFIX):
-            return None
+            return message, config
         group_name = send.topic[len(names.RETRY_PREFIX) :]
         group = self.core.groups.find(group_name)
         if group is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group_name}")
         times_max = group.retry_max_times if send.max_reconsume_times is None else send.max_reconsume_times
         if message.reconsume_times <= times_max and not self.core.locks.is_held(group_name):
-            return None
-        message.topic = names.dead_letter_topic(group_name)
-        message.queue_id = 0
-        message.properties.pop(keys.DELAY_LEVEL, None)
-        return self.core.topics.find(message.topic) or one_queue(message.topic)
+            return message, config
+        topic = names.dead_letter_topic(group_name)
+        properties = {name: value for name, value in message.properties.items() if name != keys.DELAY_LEVEL}
+        message = Outgoing(topic, 0, message.body, properties, message.reconsume_times)
+        return message, self.core.topics.find(topic) or one_queue(topic)
 
     def store_one(
         self, message: Outgoing, send: SendMessageV2, config: TopicConfig, connection: Connection

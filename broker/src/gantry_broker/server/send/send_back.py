@@ -10,9 +10,8 @@ broker that has a copy of it, begins to count anew. Retries of a group are sprea
 message that is on the disk already needs no other place in the order.
 """
 
-from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.handlers import handles
-from gantry_broker.server.core.refusals import Refused, store_refusal
+from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.core.topics import PERM_WRITE
 from gantry_broker.server.send.handlers import Outgoing, SendHandlers
 from gantry_remoting import Connection
@@ -30,31 +29,26 @@ RECONSUME_TIMES_MAX = (1 << 31) - 1
 
 @handles(RequestCode.CONSUMER_SEND_MSG_BACK)
 def send_back(sends: SendHandlers, command: Command, connection: Connection) -> Command | None:
-    try:
-        back = SendBack.read(command.ext)
-        group = _group(sends, back)
-        if group.retry_queue_nums <= 0:
-            return command.reply()
-        original = _original(sends, back)
-        message = _outgoing(sends, back, group, original)
-        send = SendMessageV2(
-            producer_group=names.SYSTEM_GROUP_PREFIX,
-            topic=message.topic,
-            default_topic="",
-            default_topic_queue_nums=0,
-            queue_id=message.queue_id,
-            sys_flag=original.sys_flag,
-            born_timestamp=original.born_timestamp_ms,
-            flag=original.flag,
-        )
-        draft = sends.draft(message, send, original.born_host)
-        sends.core.store.append([draft])
-        sends.core.statistics.sent_back(back.group, message.properties[keys.RETRY_TOPIC])
-    except Refused as refused:
-        return command.reply(refused.code, refused.remark)
-    except BrokerError as error:
-        return sends.core.stats.refusals.reply(command, store_refusal(error))
-    sends.core.stats.put(1, sends.core.store)
+    back = SendBack.read(command.ext)
+    group = _group(sends, back)
+    if group.retry_queue_nums <= 0:
+        return command.reply()
+    original = _original(sends, back)
+    message = _outgoing(sends, back, group, original)
+    send = SendMessageV2(
+        producer_group=names.SYSTEM_GROUP_PREFIX,
+        topic=message.topic,
+        default_topic="",
+        default_topic_queue_nums=0,
+        queue_id=message.queue_id,
+        sys_flag=original.sys_flag,
+        born_timestamp=original.born_timestamp_ms,
+        flag=original.flag,
+    )
+    core = sends.core
+    core.store.append([sends.draft(message, send, original.born_host)])
+    core.statistics.sent_back(back.group, message.properties[keys.RETRY_TOPIC])
+    core.stats.put(1, core.store)
     return None if command.is_oneway else sends.path.ack_gate.answer(command.reply(), connection)
 
 
