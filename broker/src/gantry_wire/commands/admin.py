@@ -13,6 +13,10 @@ class DataVersion(Document):
     state_version: Int64 = 0
     timestamp: Int64 = 0
 
+    def next(self, now_ms: int) -> "DataVersion":
+        """The edition after this one."""
+        return msgspec.structs.replace(self, counter=self.counter + 1, timestamp=now_ms)
+
 
 class TopicConfig(Document):
     """One topic as broker and name server keep it."""

@@ -110,7 +110,5 @@ class GroupTable:
         return is_allowed and names.group_fault(group) is None
 
     def _changed(self, group: str) -> None:
-        self.version = msgspec.structs.replace(
-            self.version, counter=self.version.counter + 1, timestamp=self._clock.wall_ms()
-        )
+        self.version = self.version.next(self._clock.wall_ms())
         self._on_change(group)

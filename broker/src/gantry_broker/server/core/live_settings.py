@@ -156,7 +156,7 @@ class LiveSettings:
             insisted = self._insisted - entries.keys()
             mounted = self._mounted
             settings = self._with({k: v for k, v in {**kept, **mounted}.items() if k not in insisted})
-            version = DataVersion(counter=self.version.counter + 1, timestamp=self._now_ms())
+            version = self.version.next(self._now_ms())
             document = LiveDocument(settings=kept, data_version=version)
             await asyncio.to_thread(self._file.save, msgspec.to_builtins(document, str_keys=True))
             if self._mounted is not mounted:  # a file has changed some meanwhile: it wins

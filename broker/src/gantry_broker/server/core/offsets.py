@@ -293,9 +293,7 @@ class ConsumerOffsets:
         return sorted({(key.partition(SEPARATOR)[0], queue) for key, queues in self._table.items() for queue in queues})
 
     def document(self) -> OffsetDocument:
-        self._version = msgspec.structs.replace(
-            self._version, counter=self._version.counter + 1, timestamp=self._clock.wall_ms()
-        )
+        self._version = self._version.next(self._clock.wall_ms())
         table = {key: dict(queues) for key, queues in self._table.items()}
         return OffsetDocument(
             offset_table=table, data_version=self._version, pending_resets=self.resets.pending() or None

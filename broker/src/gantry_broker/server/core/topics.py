@@ -185,9 +185,7 @@ class TopicTable:
         return [name for name in self._topics if name not in document.topic_config_table and not self.is_system(name)]
 
     def _changed(self, topic: str) -> None:
-        self.version = msgspec.structs.replace(
-            self.version, counter=self.version.counter + 1, timestamp=self._clock.wall_ms()
-        )
+        self.version = self.version.next(self._clock.wall_ms())
         self._on_change(topic)
 
 

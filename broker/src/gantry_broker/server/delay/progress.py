@@ -17,8 +17,6 @@ import logging
 from collections import deque
 from typing import Final, NamedTuple, final
 
-import msgspec
-
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.offsets import DelayOffsetDocument
 from gantry_wire import names
@@ -72,9 +70,7 @@ class DelayProgress:
         offsets = self.settled()
         if any(self._steps.values()):
             self._core.persistence.mark(TABLE, now=False)
-        self._version = msgspec.structs.replace(
-            self._version, counter=self._version.counter + 1, timestamp=self._core.clock.wall_ms()
-        )
+        self._version = self._version.next(self._core.clock.wall_ms())
         return DelayOffsetDocument(offset_table=offsets, data_version=self._version)
 
     def delivered(self) -> DelayOffsetDocument:

@@ -12,13 +12,13 @@ way: RocketMQ then moves all of them.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, final
+from typing import final
 
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.core.topics import queue_key
-from gantry_broker.server.groups.members import ConsumerCalls, refuse_old
+from gantry_broker.server.groups.members import SHOWN, ConsumerCalls, refuse_old
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names, oneway
 from gantry_wire.commands.admin import TopicConfig
@@ -26,9 +26,6 @@ from gantry_wire.commands.consumers import CloneOffsets, ResetOffsets
 from gantry_wire.fastjson import dumps
 
 log = logging.getLogger(__name__)
-
-SHOWN: Final = 300
-"""Characters of a name in a refusal."""
 
 Wake = Callable[[Iterable[tuple[str, int]]], None]
 
