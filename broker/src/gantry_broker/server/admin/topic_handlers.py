@@ -97,8 +97,7 @@ def topic_stats(core: BrokerCore, command: Command, connection: Connection) -> C
     config = _config_of(core, topic)
     table: dict[ObjectKey, Any] = {}
     for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
-        queue = core.store.queues.get(topic, queue_id)
-        minimum, maximum = (0, 0) if queue is None else (queue.min_offset, queue.readable_end)
+        minimum, maximum = core.readable_range(topic, queue_id)
         newest = core.store.times.store_time(topic, queue_id, maximum - 1) if maximum > minimum else 0
         table[queue_key(topic, core.settings.broker_name, queue_id)] = {
             "lastUpdateTimestamp": newest,

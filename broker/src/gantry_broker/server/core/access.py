@@ -59,18 +59,22 @@ def topics_of(store: MessageStore) -> TopicAt:
     """A look-up in a store that is open and belongs to the caller's thread."""
 
     def topic_at(offset: int) -> str | None:
-        record = store.guard.message_at(offset) if offset >= 0 else None
-        if record is None:
-            return None
-        try:
-            message = decode_record(record)
-        except RemoteProtocolError:
-            return None
-        if not is_in_its_queue(store, message, offset):
+        message = message_of_queue(store, offset)
+        if message is None:
             return None
         return message.properties.get(keys.REAL_TOPIC) if message.topic in WAITING_TOPICS else message.topic
 
     return topic_at
+
+
+def message_of_queue(store: MessageStore, offset: int) -> StoredMessage | None:
+    """The message at an offset that a client names; None where no queue has one at just that offset."""
+    record = store.guard.message_at(offset) if offset >= 0 else None
+    try:
+        message = None if record is None else decode_record(record)
+    except RemoteProtocolError:
+        return None
+    return message if message is not None and is_in_its_queue(store, message, offset) else None
 
 
 def is_in_its_queue(store: MessageStore, message: StoredMessage, offset: int) -> bool:

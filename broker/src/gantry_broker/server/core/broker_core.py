@@ -49,3 +49,8 @@ class BrokerCore:
     def settings(self) -> BrokerSettings:
         """The settings that hold now. Ask when they matter: some change while the broker runs."""
         return self.live.now
+
+    def readable_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """The offsets ``[first, end)`` that consumers may read in a queue; (0, 0) where there is no such queue."""
+        queue = self.store.queues.get(topic, queue_id)
+        return (0, 0) if queue is None else (queue.min_offset, queue.readable_end)

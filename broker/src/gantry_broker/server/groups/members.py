@@ -21,7 +21,7 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import Member
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refusal, Refused
-from gantry_broker.server.pull.queries import shown_record
+from gantry_broker.server.pull.queries import named_record
 from gantry_remoting import Connection, ConnectionClosed, RemotingTimeout
 from gantry_status import RefusalReason
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -194,10 +194,7 @@ def _record(calls: ConsumerCalls, message_id: str) -> bytes:
         _, _, offset = parse_offset_message_id(message_id)
     except RemoteProtocolError as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the message cannot be looked up: {error}") from error
-    record = shown_record(calls.core.store, offset)
-    if record is None:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-    return record
+    return named_record(calls.core.store, offset)
 
 
 def refuse_old(members: list[Member]) -> None:

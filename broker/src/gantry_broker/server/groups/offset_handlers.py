@@ -36,9 +36,8 @@ def find_offset(core: BrokerCore, command: Command, connection: Connection) -> C
     query = QueryConsumerOffset.read(command.ext)
     offset = core.offsets.find(query.consumer_group, query.topic, query.queue_id)
     if offset is None:
-        queue = core.store.queues.get(query.topic, query.queue_id)
-        starts_at_zero = queue is None or queue.min_offset <= 0
-        if query.set_zero_if_not_found is False or not starts_at_zero:
+        first, _ = core.readable_range(query.topic, query.queue_id)
+        if query.set_zero_if_not_found is False or first > 0:
             return command.reply(
                 ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero, maybe this group boot first"
             )
@@ -75,15 +74,15 @@ def search_offset(core: BrokerCore, command: Command, connection: Connection) ->
 @handles(RequestCode.GET_MAX_OFFSET)
 def find_max_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
     address = QueueAddress.read(command.ext)
-    queue = core.store.queues.get(address.topic, address.queue_id)
-    return command.reply(ext=OffsetResult(offset=0 if queue is None else queue.readable_end).write())
+    _, end = core.readable_range(address.topic, address.queue_id)
+    return command.reply(ext=OffsetResult(offset=end).write())
 
 
 @handles(RequestCode.GET_MIN_OFFSET)
 def find_min_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
     address = QueueAddress.read(command.ext)
-    queue = core.store.queues.get(address.topic, address.queue_id)
-    return command.reply(ext=OffsetResult(offset=0 if queue is None else queue.min_offset).write())
+    first, _ = core.readable_range(address.topic, address.queue_id)
+    return command.reply(ext=OffsetResult(offset=first).write())
 
 
 @handles(RequestCode.GET_EARLIEST_MSG_STORETIME)
@@ -166,8 +165,7 @@ def group_time_spans(core: BrokerCore, command: Command, connection: Connection)
 
 def _span(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, Any]:
     store = core.store
-    queue = store.queues.get(topic, queue_id)
-    first, end = (0, 0) if queue is None else (queue.min_offset, queue.readable_end)
+    first, end = core.readable_range(topic, queue_id)
     consumed = core.offsets.find(group, topic, queue_id) or 0
     earliest = store.times.earliest_time(topic, queue_id)
     next_time = store.times.store_time(topic, queue_id, max(consumed, first)) if consumed < end else -1
@@ -196,8 +194,7 @@ def _queue_table(core: BrokerCore, group: str, topic: str, count: int) -> dict[O
 
 def _queue_progress(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, int]:
     store, offsets = core.store, core.offsets
-    queue = store.queues.get(topic, queue_id)
-    end = 0 if queue is None else queue.readable_end
+    _, end = core.readable_range(topic, queue_id)
     consumed = max(0, offsets.find(group, topic, queue_id) or 0)
     last = store.times.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0
     return {

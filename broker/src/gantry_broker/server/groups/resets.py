@@ -91,7 +91,7 @@ class ResetHandlers:
             )
         if offset is None or offset == -1:
             return {queue_id: self._at(request.topic, queue_id, request.timestamp)}
-        first, end = self._range(request.topic, queue_id)
+        first, end = self._core.readable_range(request.topic, queue_id)
         if not first <= offset <= end:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"Target offset {offset} not in consume queue range [{first}-{end}]"
@@ -101,12 +101,8 @@ class ResetHandlers:
     def _at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The first message of that time or later; the end for a time before all times."""
         if timestamp_ms < 0:
-            return self._range(topic, queue_id)[1]
+            return self._core.readable_range(topic, queue_id)[1]
         return self._core.store.times.offset_by_time(topic, queue_id, timestamp_ms)
-
-    def _range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        queue = self._core.store.queues.get(topic, queue_id)
-        return (0, 0) if queue is None else (queue.min_offset, queue.readable_end)
 
     def _table(self, topic: str, offsets: dict[int, int]) -> bytes:
         name = self._core.settings.broker_name

@@ -96,10 +96,15 @@ def _found_records(core: BrokerCore, query: QueryMessage, offsets: list[int]) ->
 @handles(RequestCode.VIEW_MESSAGE_BY_ID)
 def view_message(core: BrokerCore, command: Command, connection: Connection) -> Command:
     view = ViewMessage.read(command.ext)
-    record = shown_record(core.store, view.offset)
+    return command.reply(body=named_record(core.store, view.offset))
+
+
+def named_record(store: MessageStore, offset: int) -> bytes:
+    """The record at the offset that a request names. Raises Refused where consumers may see none."""
+    record = shown_record(store, offset)
     if record is None:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {view.offset}")
-    return command.reply(body=record)
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    return record
 
 
 def shown_record(store: MessageStore, offset: int) -> bytes | None:

@@ -10,7 +10,7 @@ transactions of one message: the request is refused if a newer half message exis
 from collections.abc import Awaitable
 from typing import final
 
-from gantry_broker.server.core.access import is_in_its_queue
+from gantry_broker.server.core.access import message_of_queue
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
@@ -22,7 +22,7 @@ from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire.commands.admin import HalfMessage
 from gantry_wire.commands.transactions import EndTransaction
 from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.message import StoredMessage, decode_record, parse_offset_message_id
+from gantry_wire.message import StoredMessage, parse_offset_message_id
 
 NOT_KNOWN = "this broker does not know yet which transactions are open; it asks how this one has ended later"
 
@@ -81,12 +81,8 @@ class TransactionHandlers:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"msgId {message_id[:64]!r} does not say where a message is: {error}"
             ) from error
-        record = self._core.store.guard.message_at(offset) if offset >= 0 else None
-        try:
-            message = None if record is None else decode_record(record)
-        except RemoteProtocolError:
-            message = None
-        if message is None or not is_in_its_queue(self._core.store, message, offset):
+        message = message_of_queue(self._core.store, offset)
+        if message is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"there is no message at {offset}")
         if message.topic != names.CHECK_MAX_TIME_TOPIC:
             raise Refused(
