@@ -355,6 +355,7 @@ class Broker(Host):
     def _log_changed(self, end: int) -> None:
         """The log ends at ``end`` now, and other records will lie behind it: forget places that are kept there."""
         self.core.routes.forget_all()
+        self.core.stats.start_at(end)
         self.delay.healed.log_cut(end)
         self.transactions.log_cut(end)
         self.scrubber.log_cut(end)

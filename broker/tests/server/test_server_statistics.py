@@ -13,7 +13,7 @@ from gantry_broker.server.core.statistics import IDLE_MS_MAX, Snapshot, Statisti
 from gantry_broker.server.core.stats import BOUNDS_MS, DailyTotals, PutTimes, Totals
 from gantry_broker.store.consume_queue import Tally
 from gantry_testing.fake_clock import FakeClock
-from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
+from gantry_testing.local import GROUP, TOPIC, Dialogue, cut_log, dialogue, properties_text, running_broker, wait_until
 from gantry_wire import RequestCode
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.message import decode_records, parse_offset_message_id
@@ -303,6 +303,19 @@ async def test_a_slave_counts_what_is_read_there_and_not_what_it_copies(tmp_path
 
 
 # ------- what brokerStatus tells besides
+
+
+async def test_bytes_that_a_slave_has_copied_or_lost_are_not_counted_as_put(broker: Broker, client: Dialogue) -> None:
+    """A cut and a copy move the end of the log, and only what is appended here counts."""
+    await client.send_ok(b"kept")
+    end = broker.store.log.wrote
+    await client.send_ok(b"cut off")
+    put = broker.core.stats.put_bytes
+    await cut_log(broker, end)
+    async with dialogue(broker) as again:
+        await again.send_ok(b"new")
+
+    assert broker.core.stats.put_bytes == put + broker.store.log.wrote - end
 
 
 def test_put_times_are_told_of_the_last_whole_minute() -> None:

@@ -165,7 +165,7 @@ class BrokerStats:
         self._last_wrote = wrote
 
     def start_at(self, wrote: int) -> None:
-        """Where the log ended when the broker started."""
+        """Count the bytes that are put from here on: what lies before was not put now, or not here."""
         self._last_wrote = wrote
 
     def found(self, count: int, size: int, took_ms: int) -> None:
