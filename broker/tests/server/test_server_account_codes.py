@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.server.admin.account_handlers import WRITES
+from gantry_broker.server.admin.account_handlers import ACCOUNT_CHANGES
 from gantry_testing.accounts import ADMIN, ORDERS, guarded_broker, signed_dialogue
 from gantry_testing.local import dialogue, running_broker, wait_until
 from gantry_wire import RequestCode
@@ -85,7 +85,7 @@ async def test_what_the_file_says_now_is_told(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize("code", WRITES, ids=lambda code: code.name)
+@pytest.mark.parametrize("code", ACCOUNT_CHANGES, ids=lambda code: code.name)
 async def test_changes_are_for_the_file(tmp_path: Path, code: RequestCode) -> None:
     """16, with the name of the file; it is as it was."""
     async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ADMIN) as client:

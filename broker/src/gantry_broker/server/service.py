@@ -13,6 +13,7 @@ from typing import Final, final
 
 from gantry_access import Guard
 from gantry_broker.errors import BrokerError
+from gantry_broker.server.admin.account_handlers import ACCOUNT_CHANGES
 from gantry_broker.server.core.gate import CHANGES, Gate
 from gantry_broker.server.core.handlers import Answer, HandlerTable
 from gantry_broker.server.core.refusals import Refusals, Refused, store_refusal
@@ -62,13 +63,8 @@ CHANGES_IN_ANY_ROLE: Final = frozenset(
         RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
         RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
         RequestCode.SET_COMMITLOG_READ_MODE,
-        RequestCode.AUTH_CREATE_USER,
-        RequestCode.AUTH_UPDATE_USER,
-        RequestCode.AUTH_DELETE_USER,
-        RequestCode.AUTH_CREATE_ACL,
-        RequestCode.AUTH_UPDATE_ACL,
-        RequestCode.AUTH_DELETE_ACL,
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        *ACCOUNT_CHANGES,
     }
 )
 """Changes that any member answers, and what makes a consumer act. Some are answered 3, and leave their line all the

@@ -23,7 +23,7 @@ from gantry_wire.fastjson import dumps
 SUBJECT_PREFIX: Final = "User:"
 OFF: Final = "access control is off on this broker: aclEnable=true and aclFile, the file of accounts, switch it on"
 
-WRITES: Final = (
+ACCOUNT_CHANGES: Final = (
     RequestCode.AUTH_CREATE_USER,
     RequestCode.AUTH_UPDATE_USER,
     RequestCode.AUTH_DELETE_USER,
@@ -72,7 +72,7 @@ class AccountHandlers:
         found = [acl_document(one, resource) for one in self._accounts() if subject in SUBJECT_PREFIX + one.access_key]
         return command.reply(body=dumps([one for one in found if one["policies"]]))
 
-    @handles(*WRITES)
+    @handles(*ACCOUNT_CHANGES)
     def refuse(self, command: Command, connection: Connection) -> Command:
         """A change."""
         if self._guard is None:
