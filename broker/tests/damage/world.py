@@ -241,7 +241,8 @@ def _end(broker: Broker, topic: str, queue_id: int = 0) -> int:
 
 
 def _have_same_offsets(one: Broker, other: Broker) -> bool:
-    return one.core.offsets.queues(READERS, BUSY) == other.core.offsets.queues(READERS, BUSY)
+    tables = [broker.core.offsets.document().offset_table for broker in (one, other)]
+    return tables[0].get(f"{BUSY}@{READERS}") == tables[1].get(f"{BUSY}@{READERS}")
 
 
 async def build_world(folder: Path, setup: Setup, seed: int, *, is_pooled: bool) -> None:

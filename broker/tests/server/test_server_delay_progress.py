@@ -11,8 +11,9 @@ from test_server_roles import MOVED, SYNC, copied, follows, group
 from gantry_broker.app import Broker
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.offsets import DelayOffsetDocument
+from gantry_broker.server.core.stamped_documents import WAITING_MAX
 from gantry_broker.server.delay import service as delay
-from gantry_broker.server.delay.progress import STEPS_MAX, WAITING_MAX, DelayProgress
+from gantry_broker.server.delay.progress import STEPS_MAX, DelayProgress
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import TOPIC, UNIQUE_ID, dialogue, properties_text, running_broker, wait_until
 from gantry_wire.message import StoredMessage
@@ -221,7 +222,9 @@ async def test_a_promoted_slave_never_skips(tmp_path: Path, monkeypatch: pytest.
 
         await wait_until(lambda: first.delay.progress.offset(1) == 1)
         known = second.delay.progress
-        await wait_until(lambda: known.offset(1) == 1 or any(one.offset_table.get(1) for _, one in known._waiting))
+        await wait_until(
+            lambda: known.offset(1) == 1 or any(one.offset_table.get(1) for _, one in known._waiting.waiting)
+        )
         assert second.store.log.wrote < first.store.log.wrote, "the copy is on the master only"
         await second.orders.promote(300, [1], False)
         await first.orders.follow(300, second.settings.ha_address)

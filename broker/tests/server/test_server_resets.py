@@ -461,11 +461,11 @@ async def test_a_clone_goes_on_where_the_other_one_is(tmp_path: Path) -> None:
 
         assert (await clone(peer, topic=TOPIC)).code == 0
 
-        assert broker.core.offsets.queues(OTHER, TOPIC) == {0: 4, 1: 0}
+        assert broker.core.offsets.document().offset_table[f"{TOPIC}@{OTHER}"] == {0: 4, 1: 0}
         await commit(peer, 5)
         assert await committed(peer, OTHER) == 4
     async with running_broker(tmp_path) as broker:
-        assert broker.core.offsets.queues(OTHER, TOPIC) == {0: 4, 1: 0}
+        assert broker.core.offsets.document().offset_table[f"{TOPIC}@{OTHER}"] == {0: 4, 1: 0}
 
 
 async def test_a_clone_of_all_topics(broker: Broker, client: Dialogue) -> None:
@@ -494,4 +494,4 @@ async def test_a_clone_of_nothing_changes_nothing(broker: Broker, client: Dialog
 
     assert (await clone(client, topic=TOPIC, srcGroup="Nobody")).code == 0
 
-    assert broker.core.offsets.queues(OTHER, TOPIC) == {0: 1}
+    assert broker.core.offsets.document().offset_table[f"{TOPIC}@{OTHER}"] == {0: 1}

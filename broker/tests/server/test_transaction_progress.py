@@ -6,7 +6,8 @@ import pytest
 
 from gantry_broker.ports import SystemClock
 from gantry_broker.server.core.offsets import ConsumerOffsets, OffsetDocument
-from gantry_broker.server.transactions.journal import WAITING_MAX, TransactionProgress
+from gantry_broker.server.core.stamped_documents import WAITING_MAX
+from gantry_broker.server.transactions.journal import TransactionProgress
 from gantry_wire.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 
 OTHERS = {"T@readers": {0: 7}}
@@ -77,9 +78,11 @@ def test_who_follows_another_master_begins_anew() -> None:
 
 
 def test_a_slave_that_is_far_behind_keeps_a_bounded_number() -> None:
-    """The oldest, which it reaches first."""
+    """The oldest, which it reaches first, and the newest."""
     slave = Slave()
     for step in range(WAITING_MAX + 10):
         slave.take(said(step, step), end=step)
+    slave.progress.reach(WAITING_MAX + 8)
+    assert slave.begin == (WAITING_MAX - 2, WAITING_MAX - 2)
     slave.progress.reach(1 << 40)
-    assert slave.begin == (WAITING_MAX - 1, WAITING_MAX - 1)
+    assert slave.begin == (WAITING_MAX + 9, WAITING_MAX + 9)

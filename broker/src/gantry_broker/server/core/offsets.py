@@ -253,10 +253,6 @@ class ConsumerOffsets:
                 begins[key] = {queue_id: end_of(topic, queue_id) for queue_id in queues}
         self.begins.begin(begins)
 
-    def queues(self, group: str, topic: str) -> dict[int, int]:
-        """All committed offsets of a group in a topic."""
-        return dict(self._table.get(f"{topic}{SEPARATOR}{group}", {}))
-
     def topics_of(self, group: str) -> list[str]:
         return sorted(topic for topic, name in self._pairs() if name == group)
 

@@ -15,7 +15,6 @@ from gantry_wire import names
 from gantry_wire.commands.admin import DataVersion, TopicConfig, TopicConfigTable
 from gantry_wire.fastjson import ObjectKey
 
-PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1

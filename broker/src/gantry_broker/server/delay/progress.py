@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.offsets import DelayOffsetDocument
+from gantry_broker.server.core.stamped_documents import StampedDocuments
 from gantry_wire import names
 from gantry_wire.commands.admin import DataVersion
 
@@ -27,9 +28,6 @@ log = logging.getLogger(__name__)
 TABLE: Final = "delayOffset"
 STEPS_MAX: Final = 256
 """Of one level. When no slave comes for hours the newest step stands for many: it is settled later than it could be."""
-
-WAITING_MAX: Final = 64
-"""Documents of a master that this log has not reached yet; the newest stands for what does not fit."""
 
 
 class Step(NamedTuple):
@@ -50,9 +48,7 @@ class DelayProgress:
         self._delivered: dict[int, int] = {}
         self._settled: dict[int, int] = {}
         self._steps: dict[int, deque[Step]] = {}
-        self._waiting: deque[tuple[int, DelayOffsetDocument]] = deque()
-        """(end of the master's log, what it said then), for a slave."""
-
+        self._waiting: Final = StampedDocuments[DelayOffsetDocument]()
         self._version = DataVersion(timestamp=core.clock.wall_ms())
 
     def __repr__(self) -> str:
@@ -109,15 +105,11 @@ class DelayProgress:
 
     def receive(self, document: DelayOffsetDocument, end: int) -> None:
         """What a master says, when its log ends at ``end``."""
-        if len(self._waiting) >= WAITING_MAX:
-            self._waiting.pop()
-        self._waiting.append((end, document))
+        self._waiting.receive(document, end)
 
     def reach(self, position: int) -> None:
         """This log is the master's up to ``position``, and that much is confirmed."""
-        newest: tuple[int, DelayOffsetDocument] | None = None
-        while self._waiting and self._waiting[0][0] <= position:
-            newest = self._waiting.popleft()
+        newest = self._waiting.reach(position)
         if newest is not None:
             self._take(*newest)
 

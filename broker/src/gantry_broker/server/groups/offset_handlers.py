@@ -105,7 +105,7 @@ def group_progress(core: BrokerCore, command: Command, connection: Connection) -
     topics = request.topics
     if not topics:
         known = [request.topic] if request.topic else core.offsets.topics_of(group)
-        topics = _subscribed(core, group, known)
+        topics = subscribed(core, group, known)
     table: dict[ObjectKey, Any] = {}
     rate = 0.0
     for topic in topics:
@@ -124,7 +124,7 @@ async def broker_progress(core: BrokerCore, command: Command, connection: Connec
     totals = Counter[str]()
     for group in list(core.groups.all):
         stats = []
-        for topic in _subscribed(core, group, core.offsets.topics_of(group)):
+        for topic in subscribed(core, group, core.offsets.topics_of(group)):
             await _give_way(core)
             config = core.topics.find(topic)
             if config is None or (request.is_order and not config.order):
@@ -178,7 +178,8 @@ def _span(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, 
     }
 
 
-def _subscribed(core: BrokerCore, group: str, topics: list[str]) -> list[str]:
+def subscribed(core: BrokerCore, group: str, topics: list[str]) -> list[str]:
+    """Those of the topics that a group which has members subscribes to."""
     state = core.clients.consumers.get(group)
     if state is None or not state.subscriptions:
         return topics

@@ -19,6 +19,7 @@ from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.core.topics import queue_key
 from gantry_broker.server.groups.members import SHOWN, ConsumerCalls, refuse_old
+from gantry_broker.server.groups.offset_handlers import subscribed
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names, oneway
 from gantry_wire.commands.admin import TopicConfig
@@ -71,10 +72,8 @@ class ResetHandlers:
         core, source = self._core, request.src_group
         every = (topic for topic in core.offsets.topics_of(source) if not names.is_retry_or_dead_letter(topic))
         topics = [request.topic] if request.topic else list(every)
-        state = None if request.offline else core.clients.consumers.get(source)
-        for topic in topics:
-            is_read = state is None or not state.subscriptions or topic in state.subscriptions
-            if is_read and topic in core.topics:
+        for topic in topics if request.offline else subscribed(core, source, topics):
+            if topic in core.topics:
                 core.offsets.clone(source, request.dest_group, topic)
         return self._when_settled(command)
 

@@ -19,6 +19,7 @@ from gantry_broker.errors import IndexRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.healed_records import HealedRecords
 from gantry_broker.server.core.offsets import SEPARATOR, ConsumerOffsets, OffsetDocument
+from gantry_broker.server.core.stamped_documents import StampedDocuments
 from gantry_broker.server.transactions import records
 from gantry_broker.server.transactions.halves import Half, OpenHalves, newest_places
 from gantry_broker.server.transactions.records import Outcome
@@ -38,9 +39,6 @@ LOOK_UP_MAX: Final = 64
 
 RESUMED_KEPT: Final = 1024
 """The index of keys may not have the newest half messages yet, and knows those before them."""
-
-WAITING_MAX: Final = 64
-"""Documents that the log has not reached yet. Further ones are left out: a later one has the same or more."""
 
 TOPICS: Final = (names.HALF_TOPIC, names.OP_HALF_TOPIC)
 
@@ -319,8 +317,8 @@ class TransactionProgress:
 
     def __init__(self, offsets: ConsumerOffsets) -> None:
         self._offsets: Final = offsets
-        self._waiting: Final[deque[tuple[int, dict[str, int]]]] = deque()
-        """(end of the master's log, where it began then by topic)."""
+        self._waiting: Final = StampedDocuments[dict[str, int]]()
+        """Where the master began, by topic."""
 
     def receive(self, document: OffsetDocument, end: int) -> None:
         """Take what is ours out of a master's document, whose log ends at ``end``, and put in what holds here."""
@@ -331,15 +329,13 @@ class TransactionProgress:
             own = self._offsets.find(names.TRANSACTION_GROUP, topic, 0)
             if own is not None:
                 document.offset_table[key] = {0: own}
-        if len(self._waiting) < WAITING_MAX:
-            self._waiting.append((end, begins))
+        self._waiting.receive(begins, end)
 
     def reach(self, position: int) -> None:
         """This log is the master's up to ``position``."""
-        begins: dict[str, int] = {}
-        while self._waiting and self._waiting[0][0] <= position:
-            _, begins = self._waiting.popleft()
-        self._commit(begins)
+        newest = self._waiting.reach(position)
+        if newest is not None:
+            self._commit(newest[1])
 
     def lead(self, position: int) -> None:
         """This broker is the master, and its log ends here; documents of a longer log are forgotten."""
