@@ -11,6 +11,7 @@ from gantry_broker.server.core.clients import CLIENT_TIMEOUT_MS
 from gantry_broker.server.core.queue_locks import LOCK_LEASE_MS, QueueLocks
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
+from gantry_wire import RequestCode
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.fastjson import dumps
@@ -103,6 +104,21 @@ async def test_members_hear_of_a_new_subscription(client: Dialogue, other: Dialo
     await told(client, 2)
     await other.heartbeat("c2", expression="B", version=6)
     await told(client, 3)
+
+
+async def test_a_heartbeat_without_subscriptions_leaves_them_as_they_are(broker: Broker, client: Dialogue) -> None:
+    """Java's client with useHeartbeatV2 sends them once, and then again only where the broker asks for them."""
+    consumer = {"groupName": GROUP, "consumeType": "CONSUME_PASSIVELY", "subscriptionDataSet": []}
+    short = {"clientID": "c1", "consumerDataSet": [consumer], "heartbeatFingerprint": 7, "withoutSub": True}
+    asked = await client.ask(RequestCode.HEART_BEAT, body=dumps(short))
+    assert asked.ext["IS_SUB_CHANGE"] == "true", "a broker that does not know them asks for them"
+
+    await client.heartbeat("c1", expression="A", version=5)
+    reply = await client.ask(RequestCode.HEART_BEAT, body=dumps(short))
+
+    assert (reply.code, reply.ext["IS_SUB_CHANGE"]) == (0, "false")
+    subscription = broker.core.clients.subscription(GROUP, TOPIC)
+    assert subscription is not None and subscription.data.sub_string == "A"
 
 
 async def test_members_hear_that_one_went(client: Dialogue, other: Dialogue) -> None:

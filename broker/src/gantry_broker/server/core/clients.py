@@ -92,7 +92,7 @@ class ClientRegistry:
         changed = False
         for consumer in beat.consumer_data_set:
             member = new_member(connection, beat.client_id, command, now_ms)
-            changed = self._register_consumer(consumer, member) or changed
+            changed = self._register_consumer(consumer, member, is_short=beat.without_sub) or changed
         return changed
 
     def _take_id(self, client_id: str, connection: Connection) -> None:
@@ -105,7 +105,8 @@ class ClientRegistry:
         if self.producers_by_id.get(client_id) is connection:
             del self.producers_by_id[client_id]
 
-    def _register_consumer(self, data: ConsumerData, member: Member) -> bool:
+    def _register_consumer(self, data: ConsumerData, member: Member, *, is_short: bool) -> bool:
+        """``is_short``: the heartbeat leaves subscriptions out, since they are those of the last one."""
         group = self.consumers.get(data.group_name)
         if group is None:
             group = ConsumerGroupState(data.consume_type, data.message_model, data.consume_from_where)
@@ -114,7 +115,7 @@ class ClientRegistry:
         group.consume_from_where = data.consume_from_where
         is_new = member.connection not in group.members
         group.members[member.connection] = member
-        changed = _update_subscriptions(group, data.subscription_data_set)
+        changed = not is_short and _update_subscriptions(group, data.subscription_data_set)
         if is_new or changed:
             self.notify(data.group_name)
         return is_new or changed
