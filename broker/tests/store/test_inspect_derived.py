@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.consume_queue import UNIT
 from gantry_broker.store.index_file import ENTRY, SLOT
 from gantry_broker.store.inspect.findings import Harm, Kind, Message
@@ -241,6 +242,21 @@ def test_tables_are_judged_with_their_copies(
         world.disk.write_file(world.path("config/consumerOffset.json.bak"), backup)
 
     assert kinds(verify(world)) == expected
+
+
+def test_a_table_that_was_rolled_back_is_judged_by_its_newer_copy(world: StoreWorld) -> None:
+    """The next start uses the copy; so does whoever looks at the store before it."""
+    world.close()
+    file = ConfigFile(world.disk, world.root, "consumerOffset")
+    file.save({"offsetTable": {"orders@billing": {"0": 40}}})
+    older = world.disk.read_file(file.path)
+    file.save({"offsetTable": {}})
+    world.disk.write_file(file.path, older)
+
+    found = only(verify(world))
+
+    assert (found.kind, found.harm) == (Kind.CONFIG, Harm.DERIVED)
+    assert "it is older than its copy" in found.text
 
 
 def test_a_consumer_offset_beyond_its_queue_is_said(world: StoreWorld) -> None:

@@ -8,10 +8,8 @@ files show them, below what may be read. RocketMQ's own topics are left out: the
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final, NamedTuple, TypeVar, final
 
 import msgspec
@@ -22,9 +20,9 @@ from gantry_admin.store_files import StoreFiles
 from gantry_client import Admin
 from gantry_client.dead_letters import READER_PREFIX
 from gantry_client.documents import ConsumerOffsetTable, GroupTable
+from gantry_store_files import PlainDisk, StoreDisk, read_identity, read_small
+from gantry_store_files.table_copies import TableCopy, edition_store, parse_table, reason_for_backup
 from gantry_wire.commands.admin import TopicConfig, TopicConfigTable
-from gantry_wire.commands.documents import read_document
-from gantry_wire.commands.fields import FieldError
 from gantry_wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_TOPICS, dead_letter_topic, reply_topic
 
 TOPICS_MAX: Final = 500
@@ -132,9 +130,11 @@ async def from_broker(admin: Admin, address: str, servers: set[str]) -> Inventor
 
 def from_disk(files: StoreFiles, span: Span, servers: set[str]) -> Inventory:
     """Read now; blocks. Raises ``Problem`` 503 when there are no tables that can be read."""
-    topics = _table(files.root, "topics", TopicConfigTable).topic_config_table
-    groups = _table(files.root, "subscriptionGroup", GroupTable).subscription_group_table
-    offsets = _table(files.root, "consumerOffset", ConsumerOffsetTable).offset_table
+    disk, root = PlainDisk(), str(files.root)
+    store = edition_store(read_identity(disk, root))
+    topics = _table(disk, root, store, "topics", TopicConfigTable).topic_config_table
+    groups = _table(disk, root, store, "subscriptionGroup", GroupTable).subscription_group_table
+    offsets = _table(disk, root, store, "consumerOffset", ConsumerOffsetTable).offset_table
     names, left_out = chosen_topics(topics, servers)
     queues = {name: _queues_on_disk(files, name, topics[name], span) for name in names}
     return make_inventory(topics, set(groups), offsets, queues, left_out)
@@ -154,16 +154,20 @@ def _queues_on_disk(files: StoreFiles, topic: str, config: TopicConfig, span: Sp
     return found
 
 
-def _table(root: Path, name: str, kind: type[D]) -> D:
-    """One table, or its copy when it cannot be read; an empty one when there is none yet."""
-    found_any = False
-    for suffix in ("", ".bak"):
-        try:
-            return read_document((root / "config" / f"{name}.json{suffix}").read_bytes(), kind)
-        except FileNotFoundError:
-            continue
-        except (OSError, FieldError, json.JSONDecodeError):
-            found_any = True
-    if found_any:
+def _table(disk: StoreDisk, root: str, store: str, name: str, kind: type[D]) -> D:
+    """One table by the file that the broker would use; an empty one when there is none yet."""
+    current, backup = (_table_copy(disk, f"{root}/config/{name}.json{suffix}", kind) for suffix in ("", ".bak"))
+    chosen = backup if reason_for_backup(current, backup, store) else current
+    if chosen.document is not None:
+        return msgspec.convert(chosen.document, kind, strict=False)
+    if current.fault or backup.fault:
         raise Problem(503, f"the table {name} cannot be read from disk")
     return kind()
+
+
+def _table_copy(disk: StoreDisk, path: str, kind: type[msgspec.Struct]) -> TableCopy:
+    try:
+        data = read_small(disk, path)
+    except OSError as error:
+        return TableCopy(fault=f"it cannot be read: {error.strerror}")
+    return TableCopy() if data is None else parse_table(data, lambda table: msgspec.convert(table, kind, strict=False))

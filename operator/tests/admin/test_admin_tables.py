@@ -14,10 +14,18 @@ from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside
 from gantry_admin.inventory import from_disk
 from gantry_admin.ranges import Span
 from gantry_admin.store_files import StoreFiles
+from gantry_store_files import StoreIdentity, encode_sealed
+from gantry_store_files.store_identity import Epoch
+from gantry_store_files.table_copies import Edition, encode_table
 from gantry_testing.local import GROUP, TOPIC, Dialogue
 from gantry_wire import RequestCode
 
 CONSUMED = 4
+
+
+def offsets_of(consumed: int) -> dict[str, Any]:
+    """The table of consumer offsets with one group in it."""
+    return {"offsetTable": {f"{TOPIC}@{GROUP}": {"0": consumed}}}
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +107,25 @@ def test_a_damaged_table_is_replaced_by_its_copy(pair: tuple[BrokerChild, Sideca
 
     assert whole.queues[TOPIC][0].end == 10
     assert half.queues[TOPIC][0].end == 5
+
+
+@pytest.mark.parametrize(
+    "current",
+    [
+        encode_table(offsets_of(3), Edition("", 1)),
+        encode_table(offsets_of(7), Edition("", 3)).replace(b":7", b":8"),
+        encode_table(offsets_of(9), Edition("bbbbbbbb", 9)),
+    ],
+    ids=["older", "a-flipped-bit", "of-another-store"],
+)
+def test_a_table_is_read_from_the_copy_that_the_broker_would_use(tmp_path: Path, current: bytes) -> None:
+    """A file that was rolled back, damaged or taken from another store would set every group back, or forward."""
+    (tmp_path / "config").mkdir()
+    identity = StoreIdentity(uuid="a" * 32, generation=1, epochs=[Epoch(1, 0)])
+    (tmp_path / "store.json").write_bytes(encode_sealed(identity))
+    (tmp_path / "config/consumerOffset.json").write_bytes(current)
+    (tmp_path / "config/consumerOffset.json.bak").write_bytes(encode_table(offsets_of(5), Edition("aaaaaaaa", 2)))
+
+    found = from_disk(StoreFiles(tmp_path), Span(0, 0), set())
+
+    assert found.consumed == {GROUP: {(TOPIC, 0): 5}}

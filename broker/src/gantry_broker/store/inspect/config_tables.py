@@ -1,7 +1,7 @@
 """The JSON tables beside the log, looked at: which there are, how much they hold, whether they can be read.
 
 They hold facts that no log gives back. A start uses a table's copy (``.bak``) when the table cannot be read, or is
-older, and refuses when neither can be read; so the two are always judged together.
+older, and refuses when neither can be read; so the two are always judged together, by the rule of the start.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gantry_broker.ports.reading import ReadingDisk
-from gantry_broker.store.config_file import take_crc
 from gantry_store_files.queue_units import parse_queue_id
 from gantry_store_files.sealed import read_small
-from gantry_wire import fastjson
+from gantry_store_files.store_identity import read_identity
+from gantry_store_files.table_copies import TableCopy, edition_store, parse_table, reason_for_backup
 
 SUFFIX: Final = ".json"
 BACKUP: Final = ".bak"
@@ -31,7 +31,7 @@ class ConfigTable:
     """How many topics, groups or offsets it holds, by the file that a start would use."""
 
     fault: str
-    """Why it cannot be read; empty if it can."""
+    """Why a start would not use it; empty if it would."""
 
     backup_fault: str
     has_backup: bool
@@ -47,7 +47,8 @@ class ConfigTable:
 def config_tables(disk: ReadingDisk, root: str) -> list[ConfigTable]:
     """Every ``config/*.json`` of the store, with those of which only the copy is left."""
     names = {name.removesuffix(BACKUP) for name in disk.list(f"{root}/config") if not name.endswith(".tmp")}
-    return [_table(disk, f"{root}/config/{name}") for name in sorted(names) if name.endswith(SUFFIX)]
+    store = edition_store(read_identity(disk, root))
+    return [_table(disk, f"{root}/config/{name}", store) for name in sorted(names) if name.endswith(SUFFIX)]
 
 
 def known_topics(tables: list[ConfigTable]) -> frozenset[str] | None:
@@ -78,37 +79,29 @@ def _field(tables: list[ConfigTable], name: str, field: str) -> dict[str, Any] |
     return None
 
 
-def _table(disk: ReadingDisk, path: str) -> ConfigTable:
-    document, fault, size = _read(disk, path)
-    backup, backup_fault, backup_size = _read(disk, path + BACKUP)
-    used = document if document is not None else backup
+def _table(disk: ReadingDisk, path: str, store: str) -> ConfigTable:
+    current, size = _read(disk, path)
+    backup, backup_size = _read(disk, path + BACKUP)
+    reason = reason_for_backup(current, backup, store)
+    used = (backup if reason else current).document
     return ConfigTable(
         name=path.rpartition("/")[2].removesuffix(SUFFIX),
         size=max(size, 0),
         entries=_entries(used) if used is not None else 0,
-        fault=fault,
-        backup_fault=backup_fault if backup_size >= 0 else "",
+        fault=reason or current.fault or ("there is no such file" if size < 0 else ""),
+        backup_fault=backup.fault,
         has_backup=backup_size >= 0,
         document=used,
     )
 
 
-def _read(disk: ReadingDisk, path: str) -> tuple[dict[str, Any] | None, str, int]:
-    """(the document, why not, bytes or -1 without a file)."""
+def _read(disk: ReadingDisk, path: str) -> tuple[TableCopy, int]:
+    """The copy, and its bytes; -1 without a file."""
     try:
         data = read_small(disk, path)
     except OSError as exc:
-        return None, f"it cannot be read: {exc.strerror}", 0
-    if data is None:
-        return None, "there is no such file", -1
-    try:
-        document = fastjson.loads(data)
-    except ValueError as exc:
-        return None, f"it is not JSON: {exc}", len(data)
-    if not isinstance(document, dict):
-        return None, "it is not a JSON object", len(data)
-    fault = take_crc(document)
-    return (document, "", len(data)) if fault is None else (None, fault, len(data))
+        return TableCopy(fault=f"it cannot be read: {exc.strerror}"), 0
+    return (TableCopy(), -1) if data is None else (parse_table(data), len(data))
 
 
 def _entries(document: dict[str, Any]) -> int:
