@@ -7,11 +7,17 @@ at the next question, so that neither needs a restart. Another address or anothe
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-from gantry_access import Credentials, read_credentials
+from gantry_access import AccessFileError, Credentials, read_credentials
+from gantry_admin.errors import Problem
+from gantry_admin.link import BrokerLink
 from gantry_admin.settings import BrokerPaths, BrokerTls
-from gantry_client import Admin, ClientSettings, ClientTlsSettings
+from gantry_client import Admin, ClientError, ClientSettings, ClientTlsSettings
+
+Connect = Callable[[], Awaitable[tuple[Admin, str]]]
+"""``BrokerClient.connected``, for those who need no more of it."""
 
 REQUEST_TIMEOUT_MS: Final = 2_000
 CONNECT_TIMEOUT_MS: Final = 1_000
@@ -35,8 +41,10 @@ def client_tls(tls: BrokerTls) -> ClientTlsSettings | None:
 class BrokerClient:
     """Owned by the event loop. A client that is replaced ends the questions that are still asked with it."""
 
-    def __init__(self, paths: BrokerPaths) -> None:
+    def __init__(self, paths: BrokerPaths, link: BrokerLink) -> None:
+        """``link`` reports the broker's address where ``paths`` names none."""
         self._paths: Final = paths
+        self._link: Final = link
         self._admin: Admin | None = None
         self._made_of: tuple[str, Credentials | None] | None = None
         self._turn: Final = asyncio.Lock()
@@ -44,10 +52,22 @@ class BrokerClient:
     def __repr__(self) -> str:
         return f"<BrokerClient {'' if self._made_of is None else self._made_of[0]}>"
 
-    async def at(self, address: str) -> Admin:
-        """The client for this address. Raises ``AccessFileError``."""
+    async def connected(self) -> tuple[Admin, str]:
+        """A client, and the broker's address. Raises ``AccessFileError``, and ``Problem`` without an address."""
+        word = self._link.word.status
+        address = self._paths.address or (word.address if word is not None else "")
+        if not address:
+            raise Problem(503, "its address is not known yet: give --broker, or wait until it answers orders")
         async with self._turn:
-            return await self._at(address)
+            return await self._at(address), address
+
+    async def broker_settings(self) -> dict[str, str]:
+        """The broker's effective settings, as it reports them. Raises ``Problem`` 503."""
+        try:
+            admin, address = await self.connected()
+            return await admin.brokers.config(address)
+        except (ClientError, AccessFileError) as error:
+            raise Problem(503, str(error)[:300]) from error
 
     async def settings(self) -> ClientSettings:
         """What any client of ours needs to be heard by this broker. Raises ``AccessFileError``."""

@@ -13,14 +13,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, final
 
 from gantry_access import AccessFileError
+from gantry_admin.broker_client import Connect
 from gantry_admin.documents import AckWaitDocument, RatesDocument
 from gantry_admin.errors import Problem
 from gantry_admin.observed_broker import ObservedBroker
-from gantry_client import Admin
 from gantry_client.errors import ClientError
 
 log = logging.getLogger(__name__)
@@ -32,9 +32,6 @@ WINDOW_S: Final = 3.0
 OLD_S: Final = 5.0
 """Older counters are nobody's rate now."""
 BUCKETS_MAX: Final = 64
-
-Connect = Callable[[], Awaitable[tuple[Admin, str]]]
-"""A client, and where the broker is. Raises ``Problem`` while that is not known."""
 
 
 class Counters(NamedTuple):

@@ -11,9 +11,9 @@ import asyncio
 from typing import Final, NamedTuple, final
 
 from gantry_access import AccessFileError
+from gantry_admin.broker_client import BrokerClient
 from gantry_admin.errors import Problem
 from gantry_admin.observed_broker import ObservedBroker
-from gantry_admin.tables import Tables
 from gantry_client import Producer, PullConsumer
 from gantry_client.dead_letters import DeadLetters, Resend, Tally, reader_fault
 from gantry_client.errors import ClientError, InvalidMessage, NoRoute
@@ -34,9 +34,9 @@ class OneLetter(NamedTuple):
 class Resending:
     """Owned by the event loop."""
 
-    def __init__(self, broker: ObservedBroker, tables: Tables) -> None:
+    def __init__(self, broker: ObservedBroker, client: BrokerClient) -> None:
         self._broker: Final = broker
-        self._tables: Final = tables
+        self._client: Final = client
         self._running: Final = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -66,10 +66,10 @@ class Resending:
                 raise Problem(502, str(error)[:500]) from error
 
     async def _run(self, wish: Resend, one: OneLetter | None) -> Tally:
-        name_servers = (await self._tables.broker_settings()).get("namesrvAddr", "")
+        name_servers = (await self._client.broker_settings()).get("namesrvAddr", "")
         if not name_servers:
             raise Problem(409, "the broker registers at no name server, and without one nobody knows where topics are")
-        settings = await self._tables.client_settings()
+        settings = await self._client.settings()
         async with (
             PullConsumer(name_servers, wish.reader, client_settings=settings) as reader,
             Producer(name_servers, PRODUCER_GROUP, client_settings=settings) as producer,

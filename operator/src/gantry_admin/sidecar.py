@@ -12,6 +12,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Final, final
 
+from gantry_admin.broker_client import BrokerClient
 from gantry_admin.certificates import listener_certificates
 from gantry_admin.describe import (
     buffer_document,
@@ -76,9 +77,10 @@ class Sidecar:
         """Connections of the main listener."""
         self.log_admission: Final = HttpAdmission("log", settings.log_http, clock=time.monotonic)
         """Connections of the listener for ranges of the log, owned by its thread."""
-        self.tables: Final = Tables(self.broker, settings.broker, self.files)
-        self.rates: Final = Rates(self.broker, self.tables.connected)
-        self.resending: Final = Resending(self.broker, self.tables)
+        self.client: Final = BrokerClient(settings.broker, self.broker.link)
+        self.tables: Final = Tables(self.broker, self.client, self.files)
+        self.rates: Final = Rates(self.broker, self.client.connected)
+        self.resending: Final = Resending(self.broker, self.client)
         keeper = None if settings.lease is None else KubernetesLease(settings.lease)
         self.lease: Final = self._lease_renewal(keeper)
         """None where no Lease is renewed."""
@@ -114,7 +116,7 @@ class Sidecar:
         if self.regaining is not None:
             self._begin(self.regaining.run(), "regaining")
         if self.settings.wanted is not None:
-            reconciler = WantedFileReconciler(self.settings.wanted, self.broker.fresh_state, self.tables.connected)
+            reconciler = WantedFileReconciler(self.settings.wanted, self.broker.fresh_state, self.client.connected)
             self._begin(reconciler.run(), "reconcile topics")
 
     async def close(self) -> None:
@@ -123,6 +125,7 @@ class Sidecar:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.tables.close()
+        await self.client.close()
         await asyncio.to_thread(self.broker.watch.close)
 
     async def _keep_ledgers(self) -> None:

@@ -23,9 +23,7 @@ from gantry_admin.errors import Problem
 from gantry_admin.inventory import Inventory, from_broker, from_disk, server_topics
 from gantry_admin.log_span import log_span
 from gantry_admin.observed_broker import ObservedBroker
-from gantry_admin.settings import BrokerPaths
 from gantry_admin.store_files import StoreFiles
-from gantry_client import Admin, ClientSettings
 from gantry_client.errors import ClientError
 
 log = logging.getLogger(__name__)
@@ -60,11 +58,10 @@ class Shown(NamedTuple):
 class Tables:
     """Owned by the event loop."""
 
-    def __init__(self, broker: ObservedBroker, paths: BrokerPaths, files: StoreFiles) -> None:
+    def __init__(self, broker: ObservedBroker, client: BrokerClient, files: StoreFiles) -> None:
         self._broker: Final = broker
-        self._paths: Final = paths
+        self._client: Final = client
         self._files: Final = files
-        self._client: Final = BrokerClient(paths)
         self._told: Shown | None = None
         self._read: Shown | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -87,7 +84,6 @@ class Tables:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        await self._client.close()
 
     async def get(self, *, young_s: float = YOUNG_S) -> Shown:
         """What is to be shown now. Raises ``Problem`` 503 when there is nothing at all yet."""
@@ -121,18 +117,6 @@ class Tables:
                 self._reading = _started(self._reading, self._read_disk)
         return newest
 
-    async def broker_settings(self) -> dict[str, str]:
-        """The broker's effective settings, as it says. Raises ``Problem`` 503."""
-        try:
-            admin, address = await self.connected()
-            return await admin.brokers.config(address)
-        except (ClientError, AccessFileError) as error:
-            raise Problem(503, str(error)[:300]) from error
-
-    async def client_settings(self) -> ClientSettings:
-        """How a client of ours speaks to the broker. Raises ``AccessFileError``."""
-        return await self._client.settings()
-
     def flush_mode(self) -> Literal["sync", "async"] | None:
         """Whether sends wait for the broker's disk; asked in the background, once for each of its starts."""
         reading = self._broker.reading
@@ -147,7 +131,7 @@ class Tables:
         reading = self._broker.reading
         self._healed.clear()
         try:
-            found = (await self.broker_settings()).get("flushDiskType")
+            found = (await self._client.broker_settings()).get("flushDiskType")
         except Problem:
             with suppress(TimeoutError):
                 async with asyncio.timeout(REFUSED_S):
@@ -163,7 +147,7 @@ class Tables:
 
     async def _ask(self) -> None:
         try:
-            admin, address = await self.connected()
+            admin, address = await self._client.connected()
             inventory = await from_broker(admin, address, self._servers())
         except (ClientError, AccessFileError, Problem) as error:
             self._fault = str(error)[:300]
@@ -171,14 +155,6 @@ class Tables:
             if self._fault:
                 self._healed.set()
             self._told, self._fault = Shown(inventory, "broker", time.monotonic(), None), ""
-
-    async def connected(self) -> tuple[Admin, str]:
-        """A client, and where the broker is. Raises ``Problem`` while nobody knows."""
-        word = self._broker.link.word.status
-        address = self._paths.address or (word.address if word is not None else "")
-        if not address:
-            raise Problem(503, "its address is not known yet: give --broker, or wait until it answers orders")
-        return await self._client.at(address), address
 
     async def _read_disk(self) -> None:
         try:

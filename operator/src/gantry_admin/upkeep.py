@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final, final
 
 import msgspec
 
 from gantry_access import AccessFileError
+from gantry_admin.broker_client import Connect
 from gantry_admin.errors import Problem
-from gantry_client import Admin, ClientError
+from gantry_client import ClientError
 from gantry_client.topic_reconciler import MasterTerm, TopicReconciler, WantedTables
 from gantry_spec.manifest.parts import ConsumerGroup, Topic
 from gantry_status.orders import HaRole, HaStatus
@@ -33,9 +34,6 @@ log = logging.getLogger(__name__)
 INTERVAL_S: Final = 1.0
 RETRY_S: Final = 5.0
 FILE_BYTES_MAX: Final = 1 << 20
-
-Connected = Callable[[], Awaitable[tuple[Admin, str]]]
-"""A client, and where the broker is. Raises ``Problem``, ``AccessFileError``."""
 
 
 @final
@@ -71,7 +69,7 @@ def understood(content: bytes) -> tuple[WantedThings, list[str]]:
 class WantedFileReconciler:
     """Runs the `TopicReconciler` for the broker beside the sidecar. Owned by the event loop."""
 
-    def __init__(self, path: Path, word: Callable[[], HaStatus | None], connected: Connected) -> None:
+    def __init__(self, path: Path, word: Callable[[], HaStatus | None], connected: Connect) -> None:
         """``word`` is what the broker said lately of its role; None if it said nothing, or stands still."""
         self._path: Final = path
         self._word: Final = word

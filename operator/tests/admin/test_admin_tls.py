@@ -12,6 +12,7 @@ import trustme
 from admin_scene import READ_TOKEN, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
 
 from gantry_admin.broker_client import BrokerClient
+from gantry_admin.link import BrokerLink
 from gantry_admin.settings import BrokerPaths
 from gantry_testing.certificates import Party, served_serial
 
@@ -189,13 +190,14 @@ async def test_another_account_in_the_file_is_used_from_the_next_question_on(tmp
     """As long as the file says the same there is one client; then another."""
     path = tmp_path / "account.yml"
     path.write_text("accessKey: sidecar\nsecretKey: first-secret-0123\n")
-    client = BrokerClient(BrokerPaths(page=path, control=path, store=tmp_path, credentials=path))
+    paths = BrokerPaths(page=path, control=path, store=tmp_path, credentials=path, address="127.0.0.1:1")
+    client = BrokerClient(paths, BrokerLink(str(path)))
     try:
-        first = await client.at("127.0.0.1:1")
-        assert await client.at("127.0.0.1:1") is first
+        first, _ = await client.connected()
+        assert (await client.connected())[0] is first
         path.write_text("accessKey: sidecar\nsecretKey: second-secret-0123\n")
 
-        assert await client.at("127.0.0.1:1") is not first
+        assert (await client.connected())[0] is not first
         assert "secret" not in repr(client)
     finally:
         await client.close()

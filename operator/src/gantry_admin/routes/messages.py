@@ -237,7 +237,7 @@ async def _ask(sidecar: Sidecar, topic: str, key: str, *, is_unique_key: bool) -
         raise Problem(503, f"only the broker can look up keys: {motion.reason}")
     try:
         async with asyncio.timeout(BROKER_PATIENCE_S):
-            admin, address = await sidecar.tables.connected()
+            admin, address = await sidecar.client.connected()
             return await admin.messages.records_at(
                 address, topic, key, messages_max=FOUND_MAX, is_unique_key=is_unique_key
             )

@@ -78,7 +78,7 @@ async def _broker_settings(sidecar: Sidecar) -> dict[str, str]:
         return {"not asked": sidecar.broker.motion().reason}
     try:
         async with asyncio.timeout(BROKER_PATIENCE_S):
-            return redacted_settings(await sidecar.tables.broker_settings())
+            return redacted_settings(await sidecar.client.broker_settings())
     except (TimeoutError, Problem) as error:
         return {"not answered": str(error) or "in time"}
 
