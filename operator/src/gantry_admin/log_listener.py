@@ -29,8 +29,7 @@ import h11
 from gantry_admin.certificates import subject_of
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Scope
-from gantry_admin.log_span import log_etag, log_span
-from gantry_admin.ranges import plan
+from gantry_admin.ranges import log_etag, log_span, plan
 from gantry_admin.store_files import Piece
 from gantry_remoting.closings import LimitedLog
 from gantry_remoting.http_admission import HttpListener, Phase, Place, Reason

@@ -1,4 +1,4 @@
-"""What a range request means for a log. Pure: headers in, a range or a refusal out.
+"""Which part of the log may be read, and what a range request means for it. Pure: headers in, a range or a refusal out.
 
 The log is one resource, `[0, end)`, of which the oldest part is gone and the end grows:
 
@@ -7,6 +7,9 @@ The log is one resource, `[0, end)`, of which the oldest part is gone and the en
 So the positions of HTTP's ``Range`` are the log's own offsets. One range at a time; a range that begins inside and
 reaches beyond the end, or is longer than one answer may be, is answered with its beginning, and ``Content-Range`` says
 what it is. The entity tag names store and epoch: as long as it stays, a byte that was readable stays what it was.
+
+Where the readable part ends is what the broker published last. It stays true when the broker stands still or is gone:
+what was confirmed and committed is in the files, and no start takes it back. While a broker recovers, it is not known.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, final
 
 from gantry_admin.errors import Problem
+from gantry_status import Reading
 
 _RANGE: Final = re.compile(r"bytes=(?:(\d{1,19})-(\d{1,19})?|-(\d{1,19}))", re.ASCII)
 OFFSET_MAX: Final = 1 << 62
@@ -101,3 +105,23 @@ def _beyond(span: Span, etag: str) -> Problem:
 
 def _matches(wanted: str, etag: str) -> bool:
     return wanted.strip() == "*" or etag in [one.strip() for one in wanted.split(",")]
+
+
+def log_span(reading: Reading | None) -> Span:
+    """``[oldest, min(confirmed, committed))``. Raises ``Problem`` 503."""
+    if reading is None:
+        raise Problem(503, "there is no status page, so nobody knows how far the log may be read")
+    status = reading.status
+    if status.confirmed is None or status.committed is None or status.min_physical is None:
+        text = f"the broker is {status.phase.name.lower()}, and has not said yet how far its log may be read"
+        raise Problem(503, text, headers={"Retry-After": "1"})
+    end = min(status.confirmed, status.committed)
+    return Span(min(status.min_physical, end), end)
+
+
+def log_etag(reading: Reading | None) -> str:
+    """The entity tag of that log."""
+    status = None if reading is None else reading.status
+    if status is None or status.store_uuid is None:
+        return entity_tag(None, None)
+    return entity_tag(status.store_uuid.hex, status.epoch)

@@ -25,8 +25,7 @@ from gantry_admin.describe import (
     slave_documents,
 )
 from gantry_admin.documents import Answered, ReadyDocument, StatusDocument
-from gantry_admin.group_documents import GroupDocumentView
-from gantry_admin.group_view import group_view
+from gantry_admin.group_view import GroupDocumentView, ShardLedgers, group_view
 from gantry_admin.guard import Guard
 from gantry_admin.health import Following, Hysteresis, Verdict, ready
 from gantry_admin.kubernetes_lease import KubernetesLease
@@ -39,7 +38,6 @@ from gantry_admin.rates import Rates
 from gantry_admin.regaining import RoleRegaining
 from gantry_admin.resending import Resending
 from gantry_admin.settings import SidecarSettings
-from gantry_admin.shard_ledgers import ShardLedgers
 from gantry_admin.store_files import StoreFiles
 from gantry_admin.tables import Tables
 from gantry_admin.upkeep import WantedFileReconciler

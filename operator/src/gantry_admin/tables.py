@@ -21,8 +21,8 @@ from gantry_access import AccessFileError
 from gantry_admin.broker_client import BrokerClient
 from gantry_admin.errors import Problem
 from gantry_admin.inventory import Inventory, from_broker, from_disk, server_topics
-from gantry_admin.log_span import log_span
 from gantry_admin.observed_broker import ObservedBroker
+from gantry_admin.ranges import log_span
 from gantry_admin.store_files import StoreFiles
 from gantry_client.errors import ClientError
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
-from gantry_admin.history import WrittenHistory
+from gantry_admin.at_risk import WrittenHistory
 from gantry_status import PageAbsent, PageReader, Reading, StatusPageError
 from gantry_status.moment import Now, now
 

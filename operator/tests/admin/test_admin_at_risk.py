@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from gantry_admin.at_risk import Loss, acked_offset, at_risk
-from gantry_admin.history import SAMPLES_MAX, WrittenHistory
+from gantry_admin.at_risk import SAMPLES_MAX, Loss, WrittenHistory, acked_offset, at_risk
 from gantry_status import Origin, Phase, Reading, Role, SlaveStatus, Status
 
 SECOND = 1_000_000_000

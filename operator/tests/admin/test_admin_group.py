@@ -15,10 +15,8 @@ import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 
 from gantry_admin.documents import StatusDocument
-from gantry_admin.group_documents import MemberDocument
-from gantry_admin.group_view import shards_of
+from gantry_admin.group_view import MemberDocument, ShardLedgers, shards_of
 from gantry_admin.relay import _reason
-from gantry_admin.shard_ledgers import ShardLedgers
 
 
 def members(sidecar: SidecarChild) -> dict[str, dict[str, object]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gantry_admin.documents import StatusDocument
-from gantry_admin.group_documents import LedgerDocument, MemberDocument
-from gantry_admin.shard_ledgers import ShardLedgers
+from gantry_admin.group_view import LedgerDocument, MemberDocument, ShardLedgers
 
 NOW_MS = 1_000_000
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from gantry_admin.errors import Problem
 from gantry_admin.limits import TokenBucket
-from gantry_admin.log_span import log_span
-from gantry_admin.ranges import Span, entity_tag, plan
+from gantry_admin.ranges import Span, entity_tag, log_span, plan
 
 ETAG = entity_tag("00ff", 7)
 SPAN = Span(100, 1000)

@@ -2,6 +2,10 @@
 
 Messages are in it, so it needs a token that may read, or --open-reads on loopback. The same ranges leave faster by the
 second listener (`fast_port` of `/v1/log`); both follow `ranges.plan`, and share the limits.
+
+The status line of a range leaves when there is a place among the readers and every file of the range is open; after
+that nothing that happens to the files' names can change what is read. A file that turns out shorter ends the connection
+in the middle, which every client sees by the length that was promised.
 """
 
 from __future__ import annotations
@@ -10,31 +14,25 @@ import asyncio
 import hashlib
 import zlib
 from contextlib import ExitStack
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, final
 
+import aiofiles
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import Field
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
+from gantry_admin.documents import BrokerMotion, Document
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Scope
-from gantry_admin.log_documents import (
-    ChecksumDocument,
-    EpochDocument,
-    LogDocument,
-    LogFileDocument,
-    QueueBoundsDocument,
-    QueuesBoundsDocument,
-    QueueTimeDocument,
-)
-from gantry_admin.log_span import log_etag, log_span
-from gantry_admin.range_response import RangeResponse
-from gantry_admin.ranges import OFFSET_MAX, bounded, plan
+from gantry_admin.ranges import OFFSET_MAX, LogRange, bounded, log_etag, log_span, plan
 from gantry_admin.routes.common import TheSidecar, needs, refusals
 from gantry_admin.sidecar import Sidecar
-from gantry_admin.store_files import QUEUE_ID_MAX
+from gantry_admin.store_files import QUEUE_ID_MAX, Piece
 
 UNITS_MAX: Final = 1 << 16
-CHECK_PIECE_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 1 << 20
 BINARY: Final[dict[str, Any]] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 router = APIRouter(prefix="/v1/log", tags=["log"], dependencies=[needs(Scope.READ)], responses=refusals(401, 403, 503))
@@ -46,6 +44,74 @@ TopicName = Annotated[str, Field(pattern=r"^[%|a-zA-Z0-9_-]+$", max_length=255)]
 Topic = Annotated[str, Path(pattern=r"^[%|a-zA-Z0-9_-]+$", max_length=255)]
 QueueId = Annotated[int, Path(ge=0, le=QUEUE_ID_MAX)]
 Offset = Annotated[int, Query(ge=0, le=OFFSET_MAX)]
+
+
+class LogFileDocument(Document):
+    """One file of the log."""
+
+    base: int
+    bytes: int
+
+
+class EpochDocument(Document):
+    """From `begin` to the begin of the next one the log was written by one master."""
+
+    epoch: int
+    begin: int
+
+
+class LogDocument(Document):
+    """What of the log can be read here: [begin, end)."""
+
+    begin: int
+    end: int = Field(description="min(confirmed, committed): no covered fault takes back what lies before it.")
+    committed: int
+    confirmed: int
+    epoch: int | None
+    store_uuid: str | None
+    etag: str
+    epochs: list[EpochDocument] = Field(
+        default=[], description="Who wrote which part, in the order of the log; empty where the store does not say it."
+    )
+    files: list[LogFileDocument]
+    range_bytes_max: int
+    fast_port: int | None = Field(description="The same ranges by sendfile: this host, this port, same path and rules.")
+    broker: BrokerMotion
+
+
+class ChecksumDocument(Document):
+    """Of the bytes [offset, offset + length) of the log."""
+
+    offset: int
+    length: int
+    algorithm: Literal["crc32", "sha256"]
+    checksum: str = Field(description="Hexadecimal.")
+    etag: str
+
+
+class QueueBoundsDocument(Document):
+    """One queue, as its files say: units [begin, end) are readable."""
+
+    topic: str
+    queue_id: int
+    begin: int
+    end: int
+
+
+class QueuesBoundsDocument(Document):
+    """Queues of some topics, all by one look at how far the log can be read; those without files are left out."""
+
+    queues: list[QueueBoundsDocument]
+
+
+class QueueTimeDocument(Document):
+    """The first message of a queue that was stored at a time or later."""
+
+    topic: str
+    queue_id: int
+    timestamp_ms: int
+    offset: int = Field(description="The queue's end when every message is older.")
+    end: int
 
 
 @router.get("")
@@ -205,7 +271,7 @@ def _checksum(sidecar: Sidecar, start: int, end: int, algorithm: str) -> str:
             piece.file.seek(piece.position)
             left = piece.length
             while left:
-                data = piece.file.read(min(left, CHECK_PIECE_BYTES))
+                data = piece.file.read(min(left, PIECE_BYTES))
                 if not data:
                     raise Problem(503, "a file of the log is shorter than it was")
                 left -= len(data)
@@ -214,3 +280,43 @@ def _checksum(sidecar: Sidecar, start: int, end: int, algorithm: str) -> str:
                 else:
                     digest.update(data)
     return f"{crc:08x}" if algorithm == "crc32" else digest.hexdigest()
+
+
+@final
+class RangeResponse(Response):
+    """Sends ``wanted``, and nothing if the client is gone."""
+
+    def __init__(self, sidecar: Sidecar, wanted: LogRange) -> None:
+        super().__init__(status_code=206, headers=wanted.headers())
+        self._sidecar = sidecar
+        self._wanted = wanted
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        files, limits, wanted = self._sidecar.files, self._sidecar.limits, self._wanted
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(limits.reader())
+                pieces = await asyncio.to_thread(files.open_range, wanted.start, wanted.end, stack)
+            except Problem as problem:
+                refusal = JSONResponse(problem.document(), problem.status, headers=problem.headers)
+                await refusal(scope, receive, send)
+                return
+            await send({"type": "http.response.start", "status": 206, "headers": self.raw_headers})
+            if scope["method"] == "GET":
+                for piece in pieces:
+                    await self._send(piece, send)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, piece: Piece, send: Send) -> None:
+        bucket = self._sidecar.limits.bucket
+        async with aiofiles.open(piece.file.fileno(), "rb", buffering=0, closefd=False) as file:
+            await file.seek(piece.position)
+            left = piece.length
+            while left:
+                data = await file.read(min(left, PIECE_BYTES))
+                if not data:
+                    raise ConnectionAbortedError("a file of the log is shorter than it was")
+                left -= len(data)
+                await asyncio.sleep(bucket.take(len(data)))
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+                self._sidecar.limits.sent(len(data))

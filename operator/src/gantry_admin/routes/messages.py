@@ -16,7 +16,6 @@ from gantry_access import AccessFileError
 from gantry_admin.audit import write_audit
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Caller, Scope
-from gantry_admin.log_span import log_span
 from gantry_admin.message_documents import (
     DeadLetterQueueDocument,
     DeadLettersDocument,
@@ -26,7 +25,7 @@ from gantry_admin.message_documents import (
     ResentDocument,
 )
 from gantry_admin.message_files import Found, message_at, queue_messages
-from gantry_admin.ranges import OFFSET_MAX
+from gantry_admin.ranges import OFFSET_MAX, log_span
 from gantry_admin.relay import Shard, elsewhere
 from gantry_admin.resending import OneLetter
 from gantry_admin.routes.common import BEARER, TheSidecar, allow, needs, refusals
