@@ -18,8 +18,8 @@ from typing import Final
 
 import uvloop
 
+from gantry_admin.bundle import RecentLines
 from gantry_admin.errors import SettingsError
-from gantry_admin.recent_lines import RecentLines
 from gantry_admin.settings import (
     AccessSettings,
     BrokerPaths,

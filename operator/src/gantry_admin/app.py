@@ -20,9 +20,9 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gantry_admin.bundle import RecentLines
 from gantry_admin.errors import Problem
 from gantry_admin.metrics import Exposition
-from gantry_admin.recent_lines import RecentLines
 from gantry_admin.routes import console, log, messages, observe, probes, role, status, tables
 from gantry_admin.sidecar import Sidecar
 from gantry_wire.version import VERSION

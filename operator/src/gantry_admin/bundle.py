@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 import tarfile
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
 from gantry_store_files import PlainDisk, queue_places, segments_of
 
@@ -29,6 +31,9 @@ TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
 FILE_BYTES_MAX: Final = 8 << 20
 LOG_TAIL_BYTES: Final = 512 << 10
 LISTED_MAX: Final = 20_000
+LINES_MAX: Final = 1_000
+CHARACTERS_MAX: Final = 2_000
+"""Of one of our own log lines."""
 TAKEN_OUT: Final = "[taken out]"
 _SECRET_NAME: Final = re.compile(r"secret|passw|token|credential|access_?key|private|signature|api_?key", re.IGNORECASE)
 _SECRET_IN_TEXT: Final = re.compile(
@@ -122,3 +127,21 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     facts = tarfile.TarInfo(f"gantry-bundle/{name}")
     facts.size, facts.mtime, facts.mode = len(data), int(time.time()), 0o600
     archive.addfile(facts, io.BytesIO(data))
+
+
+@final
+class RecentLines(logging.Handler):
+    """Keeps what the sidecar logged last, for its bundle."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self._lines: Final[deque[str]] = deque(maxlen=LINES_MAX)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self.format(record)[:CHARACTERS_MAX])
+
+    @property
+    def text(self) -> str:
+        """Line by line."""
+        return "\n".join(self._lines)

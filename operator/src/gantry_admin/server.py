@@ -19,11 +19,11 @@ from typing import Final
 import uvicorn
 
 from gantry_admin.app import make_app
+from gantry_admin.bundle import RecentLines
 from gantry_admin.certificates import open_door
 from gantry_admin.errors import SettingsError
 from gantry_admin.http_protocol import LimitedHttp
 from gantry_admin.log_listener import LogListener
-from gantry_admin.recent_lines import RecentLines
 from gantry_admin.settings import Address, SidecarSettings
 from gantry_admin.sidecar import Sidecar
 from gantry_remoting.http_admission import HttpListener, Place

@@ -4,18 +4,25 @@ The rule it guards: **no byte beyond min(confirmed, committed) is read as a mess
 the status page. Files may roll and be deleted meanwhile: all files of a range are open before the first byte of it
 leaves, and one that is gone by then makes the range gone. How files and units are read is ``gantry_store_files``'s;
 what is decided here is which of its answers is which refusal.
+
+Single messages are read by queue and offset, or by their place in the log, while the broker stands still or is gone,
+too. A record is shown when its own head says that it is the one that was asked for; a body that holds a whole record of
+somebody's making is still a body.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
 from gantry_admin.errors import Problem
+from gantry_admin.ranges import Span
 from gantry_store_files import (
+    UNIT,
     PlainDisk,
     QueueBounds,
     QueueReader,
@@ -30,11 +37,14 @@ from gantry_store_files import (
 )
 from gantry_store_files.queue_units import STORE_TIME_BYTES, head_store_time
 from gantry_store_files.store_identity import Epoch
-from gantry_wire.message import RECORD_BYTES_MIN
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.message import RECORD_BYTES_MAX, RECORD_BYTES_MIN, RECORD_HEAD, StoredMessage, decode_record
 from gantry_wire.names import topic_fault
 
 QUEUE_ID_MAX: Final = 0xFFFF
 """Of the queues that the API shows."""
+ANSWER_BYTES_MAX: Final = 8 << 20
+"""Of records that are read for one answer; the first one is read whatever its size."""
 EXPIRED_MS: Final = -1
 """The store time of a message that is gone: older than any."""
 
@@ -150,3 +160,56 @@ class StoreFiles:
             if is_filler(unit):
                 return None
             raise
+
+
+class Found(NamedTuple):
+    """Messages of a queue, and how many were left out since they would be too much."""
+
+    bounds: QueueBounds
+    messages: Sequence[StoredMessage]
+    left_out: int
+
+
+def queue_messages(files: StoreFiles, span: Span, topic: str, queue_id: int, start: int | None, count: int) -> Found:
+    """``count`` messages from ``start`` on, or the newest. Raises ``Problem`` 404, 410 or 416."""
+    bounds = files.bounds(topic, queue_id, span.begin, span.end)
+    if start is None:
+        start = max(bounds.end - count, bounds.begin)
+    elif start < bounds.begin:
+        text = f"what lies before offset {bounds.begin} of the queue is not there any more"
+        raise Problem(410, text, oldest=bounds.begin)
+    elif start >= bounds.end:
+        raise Problem(416, f"the queue ends at offset {bounds.end} now", oldest=bounds.begin, end=bounds.end)
+    end = min(start + count, bounds.end)
+    if start >= end:
+        return Found(bounds, (), 0)
+    wanted = [
+        (physical, size) for physical, size, _ in UNIT.iter_unpack(files.units(topic, queue_id, start, end))
+        if RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX
+    ]  # fmt: skip
+    kept, total = 0, 0
+    for _, size in reversed(wanted):  # the newest are what people look for
+        total += size
+        if kept and total > ANSWER_BYTES_MAX:
+            break
+        kept += 1
+    read = (_record(files, span, physical, size) for physical, size in wanted[len(wanted) - kept :])
+    return Found(bounds, [one for one in read if one is not None], len(wanted) - kept)
+
+
+def message_at(files: StoreFiles, span: Span, physical: int) -> StoredMessage | None:
+    """The message that begins there, if one does."""
+    if not span.begin <= physical <= span.end - RECORD_BYTES_MIN:
+        return None
+    size, *_ = RECORD_HEAD.unpack(files.read(physical, physical + RECORD_HEAD.size))
+    return _record(files, span, physical, size) if RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX else None
+
+
+def _record(files: StoreFiles, span: Span, physical: int, size: int) -> StoredMessage | None:
+    if physical < span.begin or physical + size > span.end:
+        return None
+    try:
+        message = decode_record(files.read(physical, physical + size))
+    except RemoteProtocolError:
+        return None
+    return message if message.physical_offset == physical else None

@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gantry_admin.message_files import queue_messages
 from gantry_admin.ranges import OFFSET_MAX, Span
-from gantry_admin.store_files import StoreFiles
+from gantry_admin.store_files import StoreFiles, queue_messages
 from gantry_store_files import UNIT, UNIT_BYTES, decode_sealed, encode_sealed
 from gantry_store_files.store_identity import Epoch, StoreIdentity
 from gantry_testing.store_world import StoreWorld, make_world

@@ -13,8 +13,8 @@ from admin_scene import READ_TOKEN, ROOT, TOKEN, SidecarChild, broker_beside, si
 from console_scene import Group, body_of, bury, console_group
 
 from gantry_admin.documents import AckWaitDocument
+from gantry_admin.message_documents import as_text, body_document
 from gantry_admin.rates import Counters, counters_of, rates_between, upper_end_ms
-from gantry_admin.showing import as_text, body_document
 from gantry_wire.compress import Codec, pack
 from gantry_wire.message import StoredMessage
 

@@ -17,21 +17,22 @@ from gantry_admin.audit import write_audit
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Caller, Scope
 from gantry_admin.message_documents import (
+    SHOWN_BYTES,
+    SHOWN_BYTES_MAX,
     DeadLetterQueueDocument,
     DeadLettersDocument,
     FoundDocument,
     MessagesDocument,
     ResendBody,
     ResentDocument,
+    message_document,
 )
-from gantry_admin.message_files import Found, message_at, queue_messages
 from gantry_admin.ranges import OFFSET_MAX, log_span
 from gantry_admin.relay import Shard, elsewhere
 from gantry_admin.resending import OneLetter
 from gantry_admin.routes.common import BEARER, TheSidecar, allow, needs, refusals
-from gantry_admin.showing import SHOWN_BYTES, SHOWN_BYTES_MAX, message_document
 from gantry_admin.sidecar import Sidecar
-from gantry_admin.store_files import QUEUE_ID_MAX
+from gantry_admin.store_files import QUEUE_ID_MAX, Found, message_at, queue_messages
 from gantry_client.dead_letters import Resend, Tally
 from gantry_client.errors import ClientError
 from gantry_wire.errors import RemoteProtocolError
