@@ -40,7 +40,7 @@ from gantry_admin.resending import Resending
 from gantry_admin.settings import SidecarSettings
 from gantry_admin.store_files import StoreFiles
 from gantry_admin.tables import Tables
-from gantry_admin.upkeep import WantedFileReconciler
+from gantry_admin.wanted_file import WantedFileReconciler
 from gantry_admin.watch import Look
 from gantry_remoting.http_admission import HttpAdmission
 from gantry_status.moment import Now, now

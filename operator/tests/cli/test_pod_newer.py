@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from gantry_admin.__main__ import parsed
-from gantry_admin.upkeep import understood
+from gantry_admin.wanted_file import parse_wanted_file
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.setting_keys import broker_settings, effective_settings, unknown_keys
 from gantry_broker.settings import SettingsError
@@ -81,14 +81,14 @@ def test_topics_are_kept_though_the_file_says_more_of_them() -> None:
     """Fields of tomorrow are left out at every level; one that is wrong is refused."""
     text = b'{"topics": [{"name": "a", "queues": 3, "order": true}], "groups": [{"name": "g"}], "users": []}'
 
-    wanted, left_out = understood(text)
+    wanted, left_out = parse_wanted_file(text)
 
     assert [(topic.name, topic.queues) for topic in wanted.topics] == [("a", 3)]
     assert [group.name for group in wanted.groups] == ["g"]
     assert left_out == ["topics.order", "users"]
     for wrong in (b'{"topics": [{"name": "a", "queues": "3"}]}', b'{"topics": [1]}', b"[]", b"{"):
         with pytest.raises(ValueError, match=r".+"):
-            understood(wrong)
+            parse_wanted_file(wrong)
 
 
 @pytest.mark.parametrize(("is_tolerant", "batch"), [("true", "64"), ("false", "32")], ids=["pod", "alone"])

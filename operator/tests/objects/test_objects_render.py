@@ -22,7 +22,7 @@ from objects_scene import (
     rendered,
 )
 
-from gantry_admin.upkeep import WantedThings
+from gantry_admin.wanted_file import WantedFile
 from gantry_cli.pod.member import member_of_pod
 from gantry_operator.objects import ShardFacts, group_token, names, render, secret
 from gantry_operator.objects.base import Object
@@ -147,7 +147,7 @@ def test_topics_and_groups_of_the_spec_are_written_for_the_sidecar() -> None:
     text = of_kind(objects, "ConfigMap")["orders-0"]["data"]["wanted"]
     sidecar = containers(broker_sets(objects)["orders-0-master"]["spec"]["template"])["sidecar"]
 
-    wanted = msgspec.json.decode(text, type=WantedThings)
+    wanted = msgspec.json.decode(text, type=WantedFile)
 
     assert (list(wanted.topics), list(wanted.groups)) == (one.spec.topics, one.spec.groups)
     assert sidecar["args"][sidecar["args"].index("--wanted") + 1] == "/etc/gantry/group/wanted"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 
-from gantry_admin.upkeep import WantedFileReconciler
+from gantry_admin.wanted_file import WantedFileReconciler
 from gantry_client import Admin, SubscriptionGroupConfig
 from gantry_client.topic_reconciler import group_change, topic_change
 from gantry_status.orders import HaRole, HaStatus
@@ -97,10 +97,10 @@ async def test_who_is_no_master_is_left_alone(role: HaRole | None, tmp_path: Pat
         asked.append(1)
         raise OSError("nobody is there")
 
-    upkeep = WantedFileReconciler(wanted, lambda: None if role is None else HaStatus(role=role), connected)
-    await upkeep.step()
+    reconciler = WantedFileReconciler(wanted, lambda: None if role is None else HaStatus(role=role), connected)
+    await reconciler.step()
     assert not asked
 
-    upkeep = WantedFileReconciler(wanted, lambda: HaStatus(role=HaRole.MASTER), connected)
-    await upkeep.step()
+    reconciler = WantedFileReconciler(wanted, lambda: HaStatus(role=HaRole.MASTER), connected)
+    await reconciler.step()
     assert asked

@@ -1,14 +1,12 @@
-"""Topics and groups of consumers that shall exist: kept on the broker beside us, for as long as it is the master.
+"""The file of topics and consumer groups that the broker beside the sidecar has for as long as it is the master.
 
-They stand in a file, as JSON: ``{"topics": [{"name": "orders", "queues": 8}], "groups": [{"name": "billing",
-"retryMax": 16}]}``, by the names of the manifest. A mounted ConfigMap changes under us, so it is read again and again.
+The file is JSON: ``{"topics": [{"name": "orders", "queues": 8}], "groups": [{"name": "billing", "retryMax": 16}]}``, by
+the names of the manifest. A mounted ConfigMap changes at any time, so the file is read again and again.
 
-`gantry_client.topic_reconciler` decides what is changed. What is not in the file is left alone: nothing is
-ever deleted.
+`gantry_client.topic_reconciler` decides what is changed. What is not in the file is left alone: nothing is ever
+deleted. Fields that this version does not know are left out, and named: the operator that wrote the file may be newer.
 
-Fields that this version does not know are left out, and named: the operator that wrote the file may be newer.
-
-A slave has what its master has. A master that is new to its role looks at once, since its table may be an old one.
+A slave has what its master has. A master that is new to its role is reconciled at once, since its table may be old.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ FILE_BYTES_MAX: Final = 1 << 20
 
 
 @final
-class WantedThings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WantedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of the file."""
 
     topics: tuple[Topic, ...] = ()
@@ -47,8 +45,8 @@ class WantedThings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 KINDS: Final = {"topics": Topic, "groups": ConsumerGroup}
 
 
-def understood(content: bytes) -> tuple[WantedThings, list[str]]:
-    """What the file says, and which fields of it only a newer version knows. Raises ``ValueError``."""
+def parse_wanted_file(content: bytes) -> tuple[WantedFile, list[str]]:
+    """The content of the file, and the fields in it that only a newer version knows. Raises ``ValueError``."""
     left_out: set[str] = set()
 
     def cut(value: Any, known: Collection[str], place: str) -> Any:
@@ -62,7 +60,7 @@ def understood(content: bytes) -> tuple[WantedThings, list[str]]:
         listed = document.get(name) if isinstance(document, dict) else None
         if isinstance(listed, list):
             document[name] = [cut(one, kind.__struct_encode_fields__, f"{name}.") for one in listed]
-    return msgspec.convert(document, WantedThings), sorted(left_out)
+    return msgspec.convert(document, WantedFile), sorted(left_out)
 
 
 @final
@@ -70,41 +68,41 @@ class WantedFileReconciler:
     """Runs the `TopicReconciler` for the broker beside the sidecar. Owned by the event loop."""
 
     def __init__(self, path: Path, word: Callable[[], HaStatus | None], connected: Connect) -> None:
-        """``word`` is what the broker said lately of its role; None if it said nothing, or stands still."""
+        """``word`` returns what the broker reported lately about its role; None without such a report."""
         self._path: Final = path
         self._word: Final = word
         self._connected: Final = connected
         self._reconciler: Final = TopicReconciler()
-        self._said = ""
+        self._reported = ""
         self._left_out: list[str] = []
 
     def __repr__(self) -> str:
-        return f"<WantedFileReconciler {self._path} {self._said}>"
+        return f"<WantedFileReconciler {self._path} {self._reported}>"
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Reconcile again and again, until cancelled."""
         while True:
             wait_s = await self.step()
             await asyncio.sleep(wait_s)
 
     async def step(self) -> float:
-        """Look once, and mend. In how many seconds again."""
+        """Reconcile once. Returns the seconds until the next time."""
         word = self._word()
         if word is None or word.role is not HaRole.MASTER:
             self._reconciler.reset()
             return INTERVAL_S
         try:
             content = await asyncio.to_thread(self._read)
-            await self._reconcile(self._understood(content), word)
+            await self._reconcile(self._parse(content), word)
         except (OSError, ValueError, ClientError, AccessFileError, Problem) as error:
-            self._complain(str(error)[:300])
+            self._report(str(error)[:300])
             self._reconciler.reset()
             return RETRY_S
-        self._said = ""
+        self._reported = ""
         return INTERVAL_S
 
-    def _understood(self, content: bytes) -> WantedThings:
-        wanted, left_out = understood(content)
+    def _parse(self, content: bytes) -> WantedFile:
+        wanted, left_out = parse_wanted_file(content)
         if left_out != self._left_out:
             self._left_out = left_out
             log.warning("fields are left out that this version does not know: %s", ", ".join(left_out) or "none now")
@@ -115,7 +113,7 @@ class WantedFileReconciler:
         with self._path.open("rb") as file:
             return file.read(FILE_BYTES_MAX)
 
-    async def _reconcile(self, wanted: WantedThings, status: HaStatus) -> None:
+    async def _reconcile(self, wanted: WantedFile, status: HaStatus) -> None:
         tables = WantedTables(
             {topic.name: topic.queues for topic in wanted.topics},
             {group.name: group.retry_max for group in wanted.groups},
@@ -130,7 +128,7 @@ class WantedFileReconciler:
         for group, retries in changed.groups.items():
             log.info("subscription group reconciled", extra={"consumers": group, "retries": retries})
 
-    def _complain(self, text: str) -> None:
-        if text != self._said:
+    def _report(self, text: str) -> None:
+        if text != self._reported:
             log.warning("topics and groups are not as they should be", extra={"reason": text})
-        self._said = text
+        self._reported = text
