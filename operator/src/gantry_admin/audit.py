@@ -6,10 +6,12 @@ numbers are in it, never a token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from fastapi import Request
 
+from gantry_admin.errors import Problem
 from gantry_admin.guard import Caller
 from gantry_admin.settings import Address
 from gantry_remoting.audit import bounded, write_line
@@ -32,3 +34,17 @@ def write_audit(
         outcome=f"http {outcome}",
         reason=reason or None,
     )
+
+
+@contextmanager
+def audited(request: Request, caller: Caller, what: str, on: Mapping[str, object]) -> Iterator[None]:
+    """Write the line of the order that is executed inside, with its outcome; ``on`` may grow meanwhile."""
+    outcome, reason = 0, "broken off"
+    try:
+        yield
+        outcome, reason = 200, ""
+    except Problem as problem:
+        outcome, reason = problem.status, problem.reason
+        raise
+    finally:
+        write_audit(request, caller, what, on, outcome, reason)

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from pydantic import Field
 
-from gantry_admin.audit import write_audit
+from gantry_admin.audit import audited, write_audit
 from gantry_admin.console_sessions import CODE_LIFETIME_S, SESSION_LIFETIME_S
 from gantry_admin.documents import Document
 from gantry_admin.errors import Problem
@@ -40,12 +40,8 @@ class SessionDocument(Document):
 @router.post("/codes", responses=refusals(401, 403, 413))
 async def new_code(request: Request, sidecar: TheSidecar, caller: Annotated[Caller, needs(Scope.READ)]) -> CodeDocument:
     """A code that opens the console once, with what this token may. Only a token gets one."""
-    try:
+    with audited(request, caller, "console code", {}):
         code = sidecar.guard.new_console_code(caller, request.headers.get("authorization"))
-    except Problem as problem:
-        write_audit(request, caller, "console code", {}, problem.status, problem.reason)
-        raise
-    write_audit(request, caller, "console code", {}, 200, "")
     return CodeDocument(code=code, lifetime_s=CODE_LIFETIME_S)
 
 

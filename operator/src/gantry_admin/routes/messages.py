@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 
 from gantry_access import AccessFileError
-from gantry_admin.audit import write_audit
+from gantry_admin.audit import audited
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Caller, Scope
 from gantry_admin.message_documents import (
@@ -30,7 +30,7 @@ from gantry_admin.message_documents import (
 from gantry_admin.ranges import OFFSET_MAX, log_span
 from gantry_admin.relay import Shard, elsewhere
 from gantry_admin.resending import OneLetter
-from gantry_admin.routes.common import BEARER, TheSidecar, allow, needs, refusals
+from gantry_admin.routes.common import Orderer, TheSidecar, needs, refusals
 from gantry_admin.sidecar import Sidecar
 from gantry_admin.store_files import QUEUE_ID_MAX, Found, message_at, queue_messages
 from gantry_client.dead_letters import Resend, Tally
@@ -141,17 +141,6 @@ async def dead_letters(
     return DeadLettersDocument(group=group, broker_name=reading.origin.broker_name, queues=queues)
 
 
-async def _may_change(request: Request, _documented: Annotated[object, Depends(BEARER)]) -> Caller:
-    """Who orders. One who may not leaves an audit line."""
-    try:
-        return allow(request, Scope.CHANGE)
-    except Problem as problem:
-        write_audit(request, None, "resend", dict(request.path_params), problem.status, problem.reason)
-        raise
-
-
-_may_change.scope = Scope.CHANGE  # type: ignore[attr-defined]
-Orderer = Annotated[Caller, Depends(_may_change)]
 RESEND_REFUSALS = refusals(400, 401, 403, 404, 409, 413, 422, 429, 502, 503, 504)
 
 
@@ -183,17 +172,10 @@ async def _resend(
 ) -> ResentDocument:
     """Have it done, and put down who wanted it and what came of it."""
     on: dict[str, object] = {"group": wish.group, **({} if one is None else one._asdict())}
-    outcome, reason = 0, "broken off"
-    try:
+    with audited(request, caller, "resend", on):
         tally = await sidecar.resending.run(wish, one)
-        outcome, reason = 200, ""
         on["sent"] = tally.sent.total()
         return _resent(wish.group, tally)
-    except Problem as problem:
-        outcome, reason = problem.status, problem.reason
-        raise
-    finally:
-        write_audit(request, caller, "resend", on, outcome, reason)
 
 
 def _resent(group: str, tally: Tally) -> ResentDocument:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 
-from gantry_admin.audit import write_audit
+from gantry_admin.audit import audited
 from gantry_admin.describe import role_document
 from gantry_admin.documents import RoleDocument
 from gantry_admin.errors import Problem
@@ -24,7 +24,7 @@ from gantry_admin.order_documents import (
     PromisedDocument,
     PromoteBody,
 )
-from gantry_admin.routes.common import BEARER, TheSidecar, allow, needs, refusals
+from gantry_admin.routes.common import Orderer, TheSidecar, needs, refusals
 from gantry_admin.sidecar import Sidecar
 from gantry_spec.executor import Expected, check_promotion
 from gantry_status.broker_state import UNKNOWN, document_of
@@ -48,19 +48,6 @@ ORDER_TIMEOUT_MS = 30_000
 NOW_TIMEOUT_MS_MAX = 10_000
 
 router = APIRouter(prefix="/v1/role", tags=["role"])
-
-
-async def _may_change(request: Request, _documented: Annotated[object, Depends(BEARER)]) -> Caller:
-    """Who orders. One who may not leaves an audit line, and learns nothing of the broker."""
-    try:
-        return allow(request, Scope.CHANGE)
-    except Problem as problem:
-        write_audit(request, None, request.url.path.rpartition("/")[2], {}, problem.status, problem.reason)
-        raise
-
-
-_may_change.scope = Scope.CHANGE  # type: ignore[attr-defined]
-Orderer = Annotated[Caller, Depends(_may_change)]
 
 
 @router.get("", dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403, 503))
@@ -162,19 +149,11 @@ async def _order(
     """Have it done, and put down who wanted what and what came of it."""
     what = str(type(order).__struct_config__.tag)
     on = {name: getattr(order, name) for name in order.__struct_fields__}
-    outcome, reason = 0, "broken off"
-    try:
+    with audited(request, caller, what, on):
         motion = sidecar.broker.motion()
         if motion.state != "moving":
             raise Problem(503, f"nobody would obey: {motion.reason}")
-        answer = await sidecar.broker.link.order(order, timeout_s=timeout_ms / 1000, check=check)
-        outcome, reason = 200, ""
-        return answer
-    except Problem as problem:
-        outcome, reason = problem.status, problem.reason
-        raise
-    finally:
-        write_audit(request, caller, what, on, outcome, reason)
+        return await sidecar.broker.link.order(order, timeout_s=timeout_ms / 1000, check=check)
 
 
 def _known(number: int) -> int | None:
