@@ -1,8 +1,14 @@
-"""The CustomResourceDefinition of a ``BrokerGroup``, whole and from the structs, so that the chart's never drifts."""
+"""The CustomResourceDefinition of a ``BrokerGroup``, whole and from the structs, so that the chart's never drifts.
+
+``pipelines.crds`` makes those of pipelines by the same functions.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
 
 from gantry_spec.manifest.changes import FIXED
 from gantry_spec.manifest.group import API_GROUP, KIND, VERSION, Spec
@@ -12,7 +18,10 @@ from gantry_spec.manifest.schema import Schema, schema_of
 from gantry_spec.manifest.shapes import purpose_of
 from gantry_spec.manifest.status import Status
 
-COLUMNS = (
+Column = tuple[str, str, str, int]
+"""Name, type, path and priority of a column that ``kubectl get`` prints."""
+
+COLUMNS: Final = (
     ("Master", "string", ".status.master", 0),
     ("Epoch", "integer", ".status.epoch", 0),
     ("Ready", "string", ".status.ready", 0),
@@ -21,19 +30,39 @@ COLUMNS = (
     ("Phase", "string", ".status.phase", 1),
     ("Age", "date", ".metadata.creationTimestamp", 0),
 )
-NAME_CHARACTERS_MAX = 40
+NAME_CHARACTERS_MAX: Final = 40
 
 
 def group_schema() -> Schema:
     """``openAPIV3Schema``."""
-    validations = [
-        *({"rule": rule.cel, "message": rule.message} for rule in RULES if rule.cel),
-        *({"rule": one.cel, "message": f"{one.path}: {one.reason}"} for one in FIXED),
+    rules = [
+        *((rule.cel, rule.message) for rule in RULES if rule.cel),
+        *((one.cel, f"{one.path}: {one.reason}") for one in FIXED),
     ]
-    spec: Schema = {"description": purpose_of(Spec), "default": without_nulls(plain(Spec()))} | schema_of(Spec)
-    spec["x-kubernetes-validations"] = validations
+    spec: Schema = {"description": purpose_of(Spec), "default": _without_nulls(plain(Spec()))} | schema_of(Spec)
+    return resource_schema("A group of Gantry brokers: its shards, slaves and name servers.", spec, rules, Status)
+
+
+def crd() -> dict[str, Any]:
+    """The document to apply."""
+    subresources = {
+        "status": {},
+        "scale": {
+            "specReplicasPath": ".spec.shards",
+            "statusReplicasPath": ".status.shards",
+            "labelSelectorPath": ".status.selector",
+        },
+    }
+    return definition(KIND, "brokergroups", "bg", group_schema(), subresources, COLUMNS)
+
+
+def resource_schema(
+    purpose: str, spec: Schema, rules: Iterable[tuple[str, str]], status: type[msgspec.Struct]
+) -> Schema:
+    """``openAPIV3Schema`` of a resource. ``rules`` are expressions over its spec, each with what the server answers."""
+    spec["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in rules]
     return {
-        "description": "A group of Gantry brokers: its shards, slaves and name servers.",
+        "description": purpose,
         "type": "object",
         "required": ["spec"],
         "properties": {
@@ -41,7 +70,7 @@ def group_schema() -> Schema:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": spec,
-            "status": {"description": purpose_of(Status)} | schema_of(Status),
+            "status": {"description": purpose_of(status)} | schema_of(status),
         },
         "x-kubernetes-validations": [
             {
@@ -52,32 +81,27 @@ def group_schema() -> Schema:
     }
 
 
-def without_nulls(value: Any) -> Any:
-    """A default as the API server takes it: rules are tried on it as it stands, before anything is filled in."""
-    if isinstance(value, dict):
-        return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
-    return value
-
-
-def crd() -> dict[str, Any]:
-    """The document to apply."""
-    columns = [
-        {"name": name, "type": kind, "jsonPath": path} | ({"priority": priority} if priority else {})
-        for name, kind, path, priority in COLUMNS
+def definition(
+    kind: str, plural: str, short: str, schema: Schema, subresources: dict[str, Any], columns: Iterable[Column]
+) -> dict[str, Any]:
+    """The definition of one of our kinds."""
+    printed = [
+        {"name": name, "type": sort, "jsonPath": path} | ({"priority": priority} if priority else {})
+        for name, sort, path, priority in columns
     ]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"brokergroups.{API_GROUP}"},
+        "metadata": {"name": f"{plural}.{API_GROUP}"},
         "spec": {
             "group": API_GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": "brokergroups",
-                "singular": "brokergroup",
-                "shortNames": ["bg"],
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
                 "categories": ["all"],
             },
             "versions": [
@@ -85,17 +109,17 @@ def crd() -> dict[str, Any]:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "schema": {"openAPIV3Schema": group_schema()},
-                    "subresources": {
-                        "status": {},
-                        "scale": {
-                            "specReplicasPath": ".spec.shards",
-                            "statusReplicasPath": ".status.shards",
-                            "labelSelectorPath": ".status.selector",
-                        },
-                    },
-                    "additionalPrinterColumns": columns,
+                    "schema": {"openAPIV3Schema": schema},
+                    "subresources": subresources,
+                    "additionalPrinterColumns": printed,
                 }
             ],
         },
     }
+
+
+def _without_nulls(value: Any) -> Any:
+    """A default as the API server takes it: rules are tried on it as it stands, before anything is filled in."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return value
