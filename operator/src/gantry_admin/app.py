@@ -6,7 +6,6 @@ while it comes in; and what a caller did wrong is told in the same form everywhe
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -24,6 +23,7 @@ from gantry_admin.bundle import RecentLines
 from gantry_admin.errors import Problem
 from gantry_admin.metrics import Exposition
 from gantry_admin.routes import console, log, messages, observe, probes, role, status, tables
+from gantry_admin.routes.common import Shared
 from gantry_admin.sidecar import Sidecar
 from gantry_wire.version import VERSION
 
@@ -54,11 +54,12 @@ def make_app(
 ) -> FastAPI:
     """The application of one sidecar. ``subjects`` says who has shown which certificate, by peer address."""
     app = FastAPI(title="Gantry admin sidecar", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.sidecar = sidecar
-    app.state.subjects = {} if subjects is None else subjects
-    app.state.recent = recent or RecentLines(logging.Formatter())
-    app.state.exposition = Exposition(sidecar)
-    app.state.bundling = asyncio.Lock()
+    app.state.shared = Shared(
+        sidecar=sidecar,
+        exposition=Exposition(sidecar),
+        subjects={} if subjects is None else subjects,
+        recent=recent or RecentLines(logging.Formatter()),
+    )
     for module in (probes, status, tables, messages, role, log, observe, console):
         app.include_router(module.router)
     if sidecar.settings.openapi:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, Self, final
 
 from gantry_admin.errors import SettingsError
 from gantry_admin.settings import AccessSettings
@@ -34,17 +34,15 @@ class Shown(NamedTuple):
 class Door(ssl.SSLContext):
     """Stands for the newest context. It has no certificate of its own, so a session that it made itself would fail."""
 
-    source: CertificateSource[Shown]
+    def __new__(cls, source: CertificateSource[Shown]) -> Self:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+
+    def __init__(self, source: CertificateSource[Shown]) -> None:
+        """A door to whatever the source has when somebody comes."""
+        self._source: Final = source
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        return self.source.current.context.wrap_bio(*arguments, **options)
-
-    @classmethod
-    def to(cls, source: CertificateSource[Shown]) -> Door:
-        """A door to whatever the source has when somebody comes."""
-        door = cls(ssl.PROTOCOL_TLS_SERVER)
-        door.source = source
-        return door
+        return self._source.current.context.wrap_bio(*arguments, **options)
 
 
 def listener_certificates(access: AccessSettings) -> CertificateSource[Shown] | None:
@@ -78,7 +76,7 @@ async def open_door(source: CertificateSource[Shown] | None) -> Door | None:
         await source.start()
     except OSError as error:
         raise SettingsError(str(error)) from error
-    return Door.to(source)
+    return Door(source)
 
 
 def subject_of(certificate: Mapping[str, Any] | None) -> str | None:

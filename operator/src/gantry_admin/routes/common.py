@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, final
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 
 from gantry_admin.audit import write_audit
+from gantry_admin.bundle import RecentLines
 from gantry_admin.documents import ProblemDocument
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Caller, Scope
+from gantry_admin.metrics import Exposition
 from gantry_admin.sidecar import Sidecar
 
 Responses = dict[int | str, dict[str, Any]]
@@ -41,11 +45,34 @@ def refusals(*codes: int) -> Responses:
     return {code: {"model": ProblemDocument, "description": _TEXTS[code]} for code in codes}
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the endpoints of one application share."""
+
+    sidecar: Sidecar
+    exposition: Exposition
+
+    subjects: Mapping[tuple[str, int], str]
+    """Who has shown which certificate, by peer address."""
+
+    recent: RecentLines
+    """The sidecar's own last log lines."""
+
+    bundling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a bundle is made: one at a time."""
+
+
+def shared_of(request: Request) -> Shared:
+    """What this application was made with."""
+    shared = request.app.state.shared
+    assert isinstance(shared, Shared), "the application is made with it"
+    return shared
+
+
 def sidecar_of(request: Request) -> Sidecar:
     """The one sidecar of this application."""
-    sidecar = request.app.state.sidecar
-    assert isinstance(sidecar, Sidecar), "the application is made with one"
-    return sidecar
+    return shared_of(request).sidecar
 
 
 def needs(scope: Scope) -> Any:
@@ -69,10 +96,9 @@ def guarded(scope: Scope) -> Callable[..., Awaitable[Caller]]:
 
 def allow(request: Request, scope: Scope) -> Caller:
     """Who asks. Raises ``Problem`` 401 or 403."""
-    guard = sidecar_of(request).guard
-    subjects: dict[tuple[str, int], str] = request.app.state.subjects
-    client = request.scope.get("client")
-    subject = subjects.get((client[0], client[1])) if client else None
+    shared = shared_of(request)
+    guard, client = shared.sidecar.guard, request.scope.get("client")
+    subject = shared.subjects.get((client[0], client[1])) if client else None
     caller = guard.caller(request.headers.get("authorization"), subject)
     guard.check(scope, caller, request.headers.get("host"))
     return caller

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Request, Response
 from gantry_admin.bundle import make_bundle, redacted_settings
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Scope
-from gantry_admin.metrics import Exposition
-from gantry_admin.routes.common import TheSidecar, needs, refusals
+from gantry_admin.routes.common import TheSidecar, needs, refusals, shared_of
 from gantry_admin.sidecar import Sidecar
 
 BROKER_PATIENCE_S = 1.0
@@ -36,9 +35,7 @@ router = APIRouter(tags=["observe"])
 )
 async def metrics(request: Request) -> Response:
     """Everything that Prometheus can be told; with the names of RocketMQ's exporter where it has one."""
-    exposition = request.app.state.exposition
-    assert isinstance(exposition, Exposition), "the application is made with one"
-    body, content_type = exposition.render(request.headers.get("accept", ""))
+    body, content_type = shared_of(request).exposition.render(request.headers.get("accept", ""))
     return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
 
@@ -56,9 +53,10 @@ async def metrics(request: Request) -> Response:
 )
 async def bundle(request: Request, sidecar: TheSidecar) -> Response:
     """The page, settings without secrets, tables, names and sizes of files, last log lines; no message, no secret."""
-    if request.app.state.bundling.locked():
+    shared = shared_of(request)
+    if shared.bundling.locked():
         raise Problem(429, "a bundle is being made already", headers={"Retry-After": "5"})
-    async with request.app.state.bundling:
+    async with shared.bundling:
         broker = sidecar.settings.broker
         documents: dict[str, object] = {
             "status.json": sidecar.status().model_dump(),
@@ -66,8 +64,9 @@ async def bundle(request: Request, sidecar: TheSidecar) -> Response:
             "settings.json": redacted_settings(_flat(sidecar.settings)),
             "broker-settings.json": await _broker_settings(sidecar),
         }
-        lines = request.app.state.recent.text
-        data = await asyncio.to_thread(make_bundle, broker.store, broker.page, broker.log_file, documents, lines)
+        data = await asyncio.to_thread(
+            make_bundle, broker.store, broker.page, broker.log_file, documents, shared.recent.text
+        )
     headers = {"Content-Disposition": 'attachment; filename="gantry-bundle.tar.gz"', "Cache-Control": "no-store"}
     return Response(data, media_type="application/gzip", headers=headers)
 
