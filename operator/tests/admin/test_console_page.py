@@ -210,6 +210,10 @@ def test_the_theme_is_chosen_once_and_remembered(group: Group, chromium: Browser
     ground = "getComputedStyle(document.documentElement).backgroundColor"
     with page_at(chromium, group.console, scheme="light") as page:
         light = page.evaluate(ground)
+        page.emulate_media(color_scheme="dark")
+        wait_for(lambda: page.evaluate(ground) != light, "the system's other scheme is shown")
+        page.emulate_media(color_scheme="light")
+        wait_for(lambda: page.evaluate(ground) == light, "and its first one again")
         page.get_by_role("button", name="Dark or light").click()
         dark = page.evaluate(ground)
         page.reload()
