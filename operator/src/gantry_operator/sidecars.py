@@ -1,8 +1,7 @@
 """Talking to the sidecars of a group's pods: what their brokers say now, and orders for them.
 
 Every call has a deadline and a connection of its own pool, so a pod that hangs costs whoever asked it, and nobody else.
-No redirection is followed and no proxy used: either would show the group's token to somebody else. Answers are read up
-to a limit. What is in them is not believed beyond its form: who is who is compared by whoever asked.
+What is in an answer is not believed beyond its form: who is who is compared by whoever asked.
 
 Where sidecars speak TLS (``access.tlsSecret``), it goes to nobody who has not proven to know it (``certificates``).
 """
@@ -18,6 +17,7 @@ import msgspec
 
 from gantry_operator.certificates import Proven
 from gantry_operator.errors import SidecarDenied, SidecarRefused, SidecarSilent
+from gantry_operator.http_client import HttpClient
 from gantry_spec.executor import Expected
 from gantry_status.orders import AnyOrder, Drain, Follow
 
@@ -60,24 +60,14 @@ class Sidecars(Protocol):
 
 
 @final
-class HttpSidecars:
+class HttpSidecars(HttpClient):
     """Owned by the event loop; entered and left."""
 
     def __init__(self, *, look_timeout_s: float = LOOK_TIMEOUT_S, order_timeout_s: float = ORDER_TIMEOUT_S) -> None:
+        super().__init__(CONNECTIONS_MAX)
         self._look_timeout_s: Final = look_timeout_s
         self._order_timeout_s: Final = order_timeout_s
-        self._session: aiohttp.ClientSession | None = None
         self._proven: Final = Proven()
-
-    async def __aenter__(self) -> HttpSidecars:
-        connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, limit_per_host=8, ttl_dns_cache=5)
-        self._session = aiohttp.ClientSession(connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
         timeout_ms = int(self._look_timeout_s * 800)
@@ -99,30 +89,24 @@ class HttpSidecars:
         try:
             async with asyncio.timeout(timeout_s):
                 try:
-                    status, text = await self._exchange(peer, method, path, data)
+                    status, text = await self._shown(peer, method, path, data)
                 except aiohttp.ServerFingerprintMismatch:
                     self._proven.forget(peer.host, peer.port, peer.token)
-                    status, text = await self._exchange(peer, method, path, data)
+                    status, text = await self._shown(peer, method, path, data)
                 return _document(peer, status, text)
         except TimeoutError:
             raise SidecarSilent(f"{peer.base}: no answer within {timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise SidecarSilent(f"{peer.base}: {str(error)[:REASON_MAX]}") from error
 
-    async def _exchange(self, peer: Peer, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
-        """Status and text. With TLS only with whoever has proven that he knows the token, and before it is shown."""
-        assert self._session is not None, "entered before it is used"
+    async def _shown(self, peer: Peer, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
+        """Status and text. With TLS the token is shown only to a peer that has proven to know it."""
         headers = {"Authorization": f"Bearer {peer.token}", "Content-Type": "application/json"}
         proven: aiohttp.Fingerprint | bool = True
         if peer.is_tls:
             proven = aiohttp.Fingerprint(await self._proven.fingerprint(peer.host, peer.port, peer.token))
-        async with self._session.request(
-            method, peer.base + path, data=data, headers=headers, allow_redirects=False, ssl=proven
-        ) as answer:
-            text = await answer.content.read(ANSWER_BYTES_MAX + 1)
-            while len(text) <= ANSWER_BYTES_MAX and not answer.content.at_eof():
-                text += await answer.content.read(ANSWER_BYTES_MAX + 1 - len(text))
-            return answer.status, text
+        url = peer.base + path
+        return await self._exchange(method, url, ANSWER_BYTES_MAX, data=data, headers=headers, certificate=proven)
 
 
 def request_of(order: AnyOrder, expected: Expected | None) -> tuple[str, dict[str, Any]]:

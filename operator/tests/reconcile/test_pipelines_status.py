@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 from pipelines_scene import ended, pipeline, pod_status, resource, text_of, words
 
 from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts, Problem, facts_or_problem, shared_with
 from gantry_operator.pipelines.observed import ObservedPipeline, pods_of
+from gantry_operator.pipelines.pages import ANSWER_BYTES_MAX, HttpPages
 from gantry_operator.pipelines.status import QUEUES_MAX, View, events_of, is_worth_a_write, status_of
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.pipelines import pipeline_of
 from gantry_spec.pipelines.status import PipelineStatus
+from gantry_testing.http_server import application, http_server
 
 CRON = {"schedule": "*/10 * * * *"}
 NOW = "2026-01-01T01:00:00Z"
@@ -318,3 +323,23 @@ def test_a_spec_that_cannot_be_run_is_refused_by_its_field(kind: str, spec: dict
     with pytest.raises(ManifestError) as refused:
         pipeline_of(resource(kind, **spec))
     assert path in [problem.path for problem in refused.value.problems]
+
+
+async def test_a_page_that_comes_in_pieces_is_read_whole() -> None:
+    """A document is longer than a segment; what is missing of one that is too long is no document."""
+    document = words(rows=7) | {"filler": "x" * 10_000}
+
+    async def in_pieces(request: web.Request) -> web.StreamResponse:
+        body = json.dumps(document).encode()
+        answer = web.StreamResponse(headers={"Content-Length": str(len(body))})
+        await answer.prepare(request)
+        for piece in (body[:5_000], body[5_000:]):
+            await answer.write(piece)
+            for _ in range(50):
+                await asyncio.sleep(0)
+        return answer
+
+    async with http_server(application(in_pieces)) as port, HttpPages(timeout_s=30.0, port=port) as pages:
+        assert await pages.ask("127.0.0.1") == document
+        document["filler"] = "x" * ANSWER_BYTES_MAX
+        assert await pages.ask("127.0.0.1") is None

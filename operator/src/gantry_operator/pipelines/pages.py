@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, final
 
 import aiohttp
 
+from gantry_operator.http_client import HttpClient
 from gantry_operator.pipelines.naming import PAGE_PORT
 from gantry_operator.pipelines.observed import words_of
 
@@ -30,35 +31,23 @@ class Pages(Protocol):
 
 
 @final
-class HttpPages:
+class HttpPages(HttpClient):
     """Owned by the event loop; entered and left."""
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S, port: int = PAGE_PORT) -> None:
+        super().__init__(CONNECTIONS_MAX)
         self._timeout_s: Final = timeout_s
         self._port: Final = port
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> HttpPages:
-        connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, force_close=True)
-        self._session = aiohttp.ClientSession(connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
 
     async def ask(self, address: str) -> Mapping[str, Any] | None:
-        assert self._session is not None, "entered before it is used"
         host = f"[{address}]" if ":" in address else address
         url = f"http://{host}:{self._port}/v1/pipeline"
         try:
             async with asyncio.timeout(self._timeout_s):
-                async with self._session.get(url, allow_redirects=False) as answer:
-                    body = await answer.content.read(ANSWER_BYTES_MAX)
-                    if answer.status != 200 or not answer.content.at_eof():
-                        return None
-                    return words_of(body.decode("utf-8", "replace"))
+                status, body = await self._exchange("GET", url, ANSWER_BYTES_MAX, headers={"Connection": "close"})
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             log.debug("pipeline driver did not answer", extra={"url": url, "reason": str(error)})
             return None
+        if status != 200 or len(body) > ANSWER_BYTES_MAX:
+            return None
+        return words_of(body.decode("utf-8", "replace"))
