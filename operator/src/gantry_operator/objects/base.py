@@ -10,6 +10,8 @@ import hashlib
 import json
 from typing import Any
 
+import msgspec
+
 from gantry_operator.objects import names
 from gantry_spec.manifest.group import API_VERSION, KIND, BrokerGroup, Metadata
 
@@ -58,6 +60,11 @@ def owned_by(
     }
     head = {"name": name, "namespace": owner.namespace, "ownerReferences": [reference]} | metadata
     return {"apiVersion": kind[0], "kind": kind[1], "metadata": head} | body
+
+
+def json_text(value: object) -> str:
+    """A value as a file that people read, too."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
 
 
 def hash_of(value: object) -> str:

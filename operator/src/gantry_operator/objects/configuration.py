@@ -17,10 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
-
 from gantry_operator.objects import names
-from gantry_operator.objects.base import Object, labels, made
+from gantry_operator.objects.base import Object, json_text, labels, made
 from gantry_operator.objects.facts import Facts
 from gantry_spec.broker_conf import Place, broker_conf, conf_text
 from gantry_spec.manifest.group import BrokerGroup
@@ -123,8 +121,7 @@ def outside(group: BrokerGroup, facts: Facts, shard: int) -> Iterator[tuple[str,
 def wanted(group: BrokerGroup) -> str:
     """Topics and groups of consumers of the spec, for the sidecar, which keeps them on the master."""
     spec = group.spec
-    found = {"topics": msgspec.to_builtins(spec.topics), "groups": msgspec.to_builtins(spec.groups)}
-    return msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
+    return json_text({"topics": spec.topics, "groups": spec.groups})
 
 
 def config_map(group: BrokerGroup, facts: Facts, shard: int) -> Object:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
+from gantry_operator.objects.base import json_text
 from gantry_operator.pipelines.facts import PipelineFacts
 from gantry_operator.pipelines.naming import BLOCKS_PORT, DRIVER_PORT
 from gantry_spec.manifest.reading import plain
@@ -92,4 +91,4 @@ def spark_conf(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, str]:
 
 def text(pipeline: Pipeline, facts: PipelineFacts) -> str:
     """The file."""
-    return msgspec.json.format(msgspec.json.encode(document(pipeline, facts)), indent=1).decode() + "\n"
+    return json_text(document(pipeline, facts))
