@@ -3,27 +3,37 @@
 Every call has a deadline and a connection of its own pool, so a pod that hangs costs whoever asked it, and nobody else.
 What is in an answer is not believed beyond its form: who is who is compared by whoever asked.
 
-Where sidecars speak TLS (``access.tlsSecret``), it goes to nobody who has not proven to know it (``certificates``).
+Where sidecars speak TLS (``access.tlsSecret``), the group's token goes to no sidecar that has not proven to know it
+(``gantry_spec.sidecar_proof``). Pods share no names that a certificate could be checked for, and the operator may not
+read the authority's Secret. So each address is asked for a proof once, over a connection of its own that carries no
+token; from then on connections to it are closed before a byte is sent if another certificate is shown. After a
+certificate was replaced, or an address was given to another pod, the proof is asked for again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import secrets
+import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, final
 
 import aiohttp
 import msgspec
 
-from gantry_operator.certificates import Proven
 from gantry_operator.errors import SidecarDenied, SidecarRefused, SidecarSilent
 from gantry_operator.http_client import HttpClient
 from gantry_spec.executor import Expected
+from gantry_spec.sidecar_proof import NONCE_CHARACTERS, is_proven
 from gantry_status.orders import AnyOrder, Drain, Follow
 
 LOOK_TIMEOUT_S: Final = 1.0
 ORDER_TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 4 << 20
+PROOF_BYTES_MAX: Final = 16 << 10
 CONNECTIONS_MAX: Final = 512
 REASON_MAX: Final = 300
 REFUSED: Final = frozenset({400, 409, 412, 413, 422})
@@ -67,7 +77,7 @@ class HttpSidecars(HttpClient):
         super().__init__(CONNECTIONS_MAX)
         self._look_timeout_s: Final = look_timeout_s
         self._order_timeout_s: Final = order_timeout_s
-        self._proven: Final = Proven()
+        self._proven: Final = ProvenCertificates()
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
         timeout_ms = int(self._look_timeout_s * 800)
@@ -91,7 +101,7 @@ class HttpSidecars(HttpClient):
                 try:
                     status, text = await self._shown(peer, method, path, data)
                 except aiohttp.ServerFingerprintMismatch:
-                    self._proven.forget(peer.host, peer.port, peer.token)
+                    self._proven.forget(peer)
                     status, text = await self._shown(peer, method, path, data)
                 return _document(peer, status, text)
         except TimeoutError:
@@ -104,7 +114,7 @@ class HttpSidecars(HttpClient):
         headers = {"Authorization": f"Bearer {peer.token}", "Content-Type": "application/json"}
         proven: aiohttp.Fingerprint | bool = True
         if peer.is_tls:
-            proven = aiohttp.Fingerprint(await self._proven.fingerprint(peer.host, peer.port, peer.token))
+            proven = aiohttp.Fingerprint(await self._proven.fingerprint(peer))
         url = peer.base + path
         return await self._exchange(method, url, ANSWER_BYTES_MAX, data=data, headers=headers, certificate=proven)
 
@@ -135,3 +145,67 @@ def _document(peer: Peer, status: int, text: bytes) -> Mapping[str, Any]:
     if status in REFUSED:
         raise SidecarRefused(reason)
     raise SidecarSilent(f"{peer.base}: {reason} ({status})")
+
+
+def _accepting_context() -> ssl.SSLContext:
+    """A client's context that accepts any certificate: whose it is is proven afterwards."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@final
+class ProvenCertificates:
+    """The certificate that the sidecar at each address has proven to be its own. Owned by the event loop."""
+
+    def __init__(self) -> None:
+        self._context: Final = _accepting_context()
+        self._known: Final[dict[Peer, bytes]] = {}
+
+    def __repr__(self) -> str:
+        return f"<ProvenCertificates addresses={len(self._known)}>"
+
+    def forget(self, peer: Peer) -> None:
+        """Ask for a proof again: another certificate is shown there now."""
+        self._known.pop(peer, None)
+
+    async def fingerprint(self, peer: Peer) -> bytes:
+        """The SHA-256 of the certificate there, whose owner knows the token. Raises leaves of ``SidecarError``."""
+        if peer not in self._known:
+            self._known[peer] = await self._ask(peer.host, peer.port, peer.token)
+        return self._known[peer]
+
+    async def _ask(self, host: str, port: int, token: str) -> bytes:
+        nonce = secrets.token_hex(NONCE_CHARACTERS // 2)
+        try:
+            reader, writer = await asyncio.open_connection(host, port, ssl=self._context)
+        except OSError as error:
+            raise SidecarSilent(f"{host}:{port}: {error}") from error
+        try:
+            certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            writer.write(f"GET /v1/proof?nonce={nonce} HTTP/1.0\r\nHost: sidecar\r\n\r\n".encode())
+            answer = await reader.read(PROOF_BYTES_MAX)
+            while len(answer) < PROOF_BYTES_MAX and (piece := await reader.read(PROOF_BYTES_MAX)):
+                answer += piece
+        except OSError as error:
+            raise SidecarSilent(f"{host}:{port}: {error}") from error
+        finally:
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
+        shown = hashlib.sha256(certificate or b"").digest()
+        if not is_proven(_proof_in(answer), token, nonce, shown):
+            raise SidecarDenied(
+                f"{host}:{port}: it does not prove that it is a sidecar of the group; no token is shown"
+            )
+        return shown
+
+
+def _proof_in(answer: bytes) -> object:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    try:
+        document = json.loads(body) if head.split(b" ", 2)[1:2] == [b"200"] else None
+    except (ValueError, RecursionError):
+        return None
+    return document.get("proof") if isinstance(document, dict) else None

@@ -16,7 +16,7 @@ import trustme
 from admin_scene import READY_S, TOKEN, broker_beside, patient_sidecars, sidecar_beside, token_files
 from aiohttp import web
 
-from gantry_operator import certificates
+from gantry_operator import sidecars as sidecars_module
 from gantry_operator.errors import SidecarDenied, SidecarSilent
 from gantry_operator.sidecars import HttpSidecars, Peer
 from gantry_spec.sidecar_proof import fingerprint_of, proof_of
@@ -94,7 +94,7 @@ async def test_somebody_in_between_gets_no_token(tmp_path: Path) -> None:
 
 async def test_without_the_proof_somebody_in_between_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: any answer will do."""
-    monkeypatch.setattr(certificates, "is_proven", lambda *_: True)
+    monkeypatch.setattr(sidecars_module, "is_proven", lambda *_: True)
 
     assert await in_between(tmp_path) == [f"Bearer {TOKEN}"]
 
