@@ -12,8 +12,9 @@ processes. Both fill in what is the case, and judge nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import final
+from typing import Any, final
 
 import msgspec
 
@@ -59,7 +60,18 @@ class Report(BrokerState, frozen=True, kw_only=True):
     boot_id: str = ""
     """Of the process that reported, by the name that whoever runs it has for it."""
 
-    disk_free_bytes: int | None = None
+
+def report_of(status: Mapping[str, Any], *, asked_ms: int, answered_ms: int, boot_id: str = "") -> Report:
+    """The report in a broker's answer to ``status``. Raises ValueError when it is none.
+
+    The answer comes as plain values (JSON) from another process, so it is decoded as a whole or refused. What only the
+    observer knows is added to it.
+    """
+    more = {"asked_ms": asked_ms, "answered_ms": answered_ms, "boot_id": boot_id}
+    try:
+        return msgspec.convert({"role": Role.UNASSIGNED, **status, **more}, Report)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"it is no status of a broker: {error}") from error
 
 
 @final

@@ -16,11 +16,10 @@ import msgspec
 import pytest
 from admin_scene import BrokerChild, Load, SidecarChild, broker_beside, sidecar_beside, wait_for
 
-from gantry_spec.heard import report_of
 from gantry_spec.lease import LeaseRecord, Term, Voter
 from gantry_spec.ledger import Fault, ledger_of
 from gantry_spec.manifest.group import Spec
-from gantry_spec.observed import Member, ObservedLease, ObservedShard
+from gantry_spec.observed import Member, ObservedLease, ObservedShard, report_of
 from gantry_status import PageReader
 from gantry_status.layout import COPY, COPY_BYTES, COPY_FIELDS, HEADER_BYTES
 from gantry_status.order_client import order_once

@@ -38,7 +38,7 @@ from gantry_operator.sidecars import HttpSidecars, Peer
 from gantry_operator.tokens import operator_key
 from gantry_operator.watched_resources import LISTED, WatchedResources
 from gantry_spec.executor import Expected
-from gantry_spec.heard import report_of
+from gantry_spec.observed import report_of
 from gantry_status import orders
 from gantry_testing.http_server import application, http_server
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantry_spec.ballot import UNSEEN_BYTES_PER_S, Ballot, count, loss_of, promises_needed
-from gantry_spec.heard import report_of
 from gantry_spec.lease import LeaseRecord, Term, Voter
-from gantry_spec.observed import LastWord
+from gantry_spec.observed import LastWord, report_of
 
 PEAK = 4 << 20
 REIGN = Term(epoch=1_000, master=1, identity="store-1", electable=(Voter(2, "store-2"),))

@@ -23,14 +23,13 @@ from gantry_spec.cluster_objects import (
     member_of,
     member_pod,
 )
-from gantry_spec.heard import Besides, report_of
 from gantry_spec.lease_annotations import BadRecord, record_of
 from gantry_spec.ledger import Ledger, ledger_of
 from gantry_spec.manifest import ManifestError
 from gantry_spec.manifest.annotations import Wanted, asked
 from gantry_spec.manifest.group import API_GROUP, BrokerGroup
 from gantry_spec.manifest.reading import group_of
-from gantry_spec.observed import Member, Observed, ObservedLease, ObservedShard, Process, Report, Role
+from gantry_spec.observed import Member, Observed, ObservedLease, ObservedShard, Process, Report, Role, report_of
 
 EVENTS_KEPT: Final = 20
 T = TypeVar("T")
@@ -333,7 +332,7 @@ def report_from(answer: Answer, boot_id: str = "") -> Report | None:
         return None
     times = {"asked_ms": answer.asked_ms, "answered_ms": answer.answered_ms}
     try:
-        return report_of(said, **times, besides=Besides(boot_id=boot_id))
+        return report_of(said, **times, boot_id=boot_id)
     except ValueError:
         return None
 

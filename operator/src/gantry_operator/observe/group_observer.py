@@ -27,12 +27,11 @@ from gantry_operator.observe.machines import Machine, machine_of
 from gantry_operator.observe.memory import MemberMemory, ShardMemory
 from gantry_operator.sidecars import Sidecars
 from gantry_spec.broker_conf import broker_name
-from gantry_spec.heard import Besides, report_of
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import BadRecord, record_of
 from gantry_spec.manifest.annotations import RESTORING, Wanted
 from gantry_spec.manifest.group import BrokerGroup
-from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Report, Role
+from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Report, Role, report_of
 
 log = logging.getLogger(__name__)
 
@@ -133,9 +132,8 @@ class GroupObserver:
         asked_ms = self._clock.now_ms()
         try:
             answer = await self._sidecars.status(peer)
-            report = report_of(
-                answer, asked_ms=asked_ms, answered_ms=self._clock.now_ms(), besides=Besides(boot_id=uid_of(pod))
-            )
+            answered_ms = self._clock.now_ms()
+            report = report_of(answer, asked_ms=asked_ms, answered_ms=answered_ms, boot_id=uid_of(pod))
         except SidecarDenied:
             self.is_denied = True
             return

@@ -6,16 +6,13 @@ import msgspec
 import pytest
 from spec_world.looks import NOW_MS
 
-from gantry_spec.heard import Besides, report_of
-from gantry_spec.observed import Report, Role
+from gantry_spec.observed import Report, Role, report_of
 from gantry_status.orders import HaRole, HaStatus, SlaveState, encode
 
 
-def heard(status: HaStatus, **besides: object) -> Report:
-    """As an adapter hears it: over JSON."""
-    document = msgspec.json.decode(encode(status))
-    more = msgspec.convert(besides, Besides)
-    return report_of(document, asked_ms=NOW_MS - 20, answered_ms=NOW_MS, besides=more)
+def reported(status: HaStatus) -> Report:
+    """As an adapter has it: over JSON."""
+    return report_of(msgspec.json.decode(encode(status)), asked_ms=NOW_MS - 20, answered_ms=NOW_MS, boot_id="pod-1")
 
 
 def test_a_masters_answer_is_read_whole() -> None:
@@ -44,19 +41,19 @@ def test_a_masters_answer_is_read_whole() -> None:
         granted_ms=0,
     )
 
-    report = heard(status, disk_free_bytes=9)
+    report = reported(status)
 
     assert (report.role, report.epoch, report.place) == (Role.MASTER, 3_000, (3_000, 90))
     assert (report.committed, report.flushed, report.acked, report.confirmed) == (80, 70, 60, 60)
     assert report.slaves == (SlaveState(number=2, identity="store-2", received=60, flushed=50),)
     assert (report.electable, report.acks_needed, report.master_id) == ((2, 3), 1, 1)
     assert (report.is_whole, report.is_crash_safe, report.peak_bytes_per_s) == (True, False, 7)
-    assert (report.epoch_start, report.heard_ms, report.granted_ms, report.disk_free_bytes) == (40, None, 0, 9)
+    assert (report.epoch_start, report.heard_ms, report.granted_ms, report.boot_id) == (40, None, 0, "pod-1")
 
 
 def test_what_a_broker_does_not_know_stays_unknown() -> None:
     """-1 on the wire is None here, and never an offset."""
-    report = heard(HaStatus(role=HaRole.SLAVE, slaves=(SlaveState(identity="s", number=2),)))
+    report = reported(HaStatus(role=HaRole.SLAVE, slaves=(SlaveState(identity="s", number=2),)))
 
     assert (report.wrote, report.flushed, report.acked, report.master_id) == (None, None, None, None)
     assert report.slaves[0].received is None
