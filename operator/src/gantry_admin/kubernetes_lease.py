@@ -27,7 +27,7 @@ from gantry_admin.lease_keeper import KeptLease, LeaseMoved, LeaseUnavailable
 from gantry_admin.settings import LeaseSettings
 from gantry_remoting.settings import ClientTlsSettings
 from gantry_remoting.small_file import read_small_file
-from gantry_spec.lease_annotations import BadRecord, record_of
+from gantry_spec.lease_annotations import BadRecord, lease_seconds, lease_time, record_of
 
 MESSAGE_MAX: Final = 200
 
@@ -126,11 +126,11 @@ class KubernetesLease:
 def _renewed(document: dict[str, Any], holder: str, duration_ms: int, at: datetime) -> None:
     """In place: what a renewal changes, and nothing of the record."""
     spec = document["spec"]
-    moment = at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    moment = lease_time(at)
     if spec.get("holderIdentity") != holder:
         transitions = spec.get("leaseTransitions")
         spec |= {"acquireTime": moment, "leaseTransitions": (transitions if isinstance(transitions, int) else 0) + 1}
-    spec |= {"holderIdentity": holder, "renewTime": moment, "leaseDurationSeconds": max(1, -(-duration_ms // 1000))}
+    spec |= {"holderIdentity": holder, "renewTime": moment, "leaseDurationSeconds": lease_seconds(duration_ms)}
 
 
 def _refusal(name: str, answer: HttpAnswer) -> str:

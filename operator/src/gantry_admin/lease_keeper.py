@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
 from gantry_spec.lease import LeaseRecord
-from gantry_status.orders import HaRole, HaStatus
 
 
 class LeaseError(Exception):
@@ -53,26 +52,3 @@ class LeaseKeeper(Protocol):
 
     async def renew(self, kept: KeptLease, holder: str, *, timeout_s: float) -> KeptLease:
         """Say that ``holder`` is alive. Raises ``LeaseMoved`` or ``LeaseUnavailable``; then it may have been done."""
-
-
-def why_not_asked(word: HaStatus | None) -> str:
-    """Why nobody needs to be asked for a broker that said ``word``; empty if it may have a right to the Lease."""
-    if word is None:
-        return "the broker has not said lately who it is, or stands still"
-    return "" if word.role is HaRole.MASTER else "this broker is no master"
-
-
-def why_not_named(record: LeaseRecord | None, word: HaStatus) -> str:
-    """Why the record does not name the master that said ``word``; empty if it does."""
-    if record is None:
-        return "there is no record in the Lease"
-    term = record.newest
-    if term is None or not record.is_settled:
-        return f"epoch {record.epoch} has no master yet"
-    if term.epoch != word.epoch:
-        return f"the newest term is of epoch {term.epoch}, this broker is in {word.epoch}"
-    if term.master != word.broker_id:
-        return f"the master of epoch {term.epoch} is {term.master}, this broker is {word.broker_id}"
-    if term.identity != word.identity:
-        return f"the master of epoch {term.epoch} has another store"
-    return ""

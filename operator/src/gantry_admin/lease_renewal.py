@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_admin.errors import Problem
-from gantry_admin.lease_keeper import KeptLease, LeaseKeeper, LeaseMoved, LeaseUnavailable, why_not_asked, why_not_named
+from gantry_admin.lease_keeper import KeptLease, LeaseKeeper, LeaseMoved, LeaseUnavailable
+from gantry_spec.lease import LeaseRecord
 from gantry_status.moment import Now, now
 from gantry_status.orders import HaRole, HaStatus, Lease
 
@@ -173,3 +174,26 @@ class LeaseRenewal:
 
     def _now_ms(self) -> int:
         return self._clock().boottime_ns // 1_000_000
+
+
+def why_not_asked(word: HaStatus | None) -> str:
+    """Why nobody needs to be asked for a broker that said ``word``; empty if it may have a right to the Lease."""
+    if word is None:
+        return "the broker has not said lately who it is, or stands still"
+    return "" if word.role is HaRole.MASTER else "this broker is no master"
+
+
+def why_not_named(record: LeaseRecord | None, word: HaStatus) -> str:
+    """Why the record does not name the master that said ``word``; empty if it does."""
+    if record is None:
+        return "there is no record in the Lease"
+    term = record.newest
+    if term is None or not record.is_settled:
+        return f"epoch {record.epoch} has no master yet"
+    if term.epoch != word.epoch:
+        return f"the newest term is of epoch {term.epoch}, this broker is in {word.epoch}"
+    if term.master != word.broker_id:
+        return f"the master of epoch {term.epoch} is {term.master}, this broker is {word.broker_id}"
+    if term.identity != word.identity:
+        return f"the master of epoch {term.epoch} has another store"
+    return ""

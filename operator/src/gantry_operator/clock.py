@@ -37,13 +37,8 @@ def moment_text(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def micro_text(at: datetime) -> str:
-    """As Kubernetes writes times in Leases."""
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
 def moment_of(text: str) -> datetime | None:
-    """The other way round, for both; None for anything else."""
+    """The other way round, also for times of Leases; None for anything else."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

@@ -23,8 +23,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, final
 
 from gantry_operator.api import LEASES, Kubernetes, Object, Place, revision_of, uid_of
-from gantry_operator.clock import Clock, micro_text
+from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError, Conflict, Gone
+from gantry_spec.lease_annotations import lease_seconds, lease_time
 
 log = logging.getLogger(__name__)
 
@@ -249,10 +250,10 @@ class Leadership:
             self._told = holder
 
     async def _write(self, step: Write) -> Object:
-        moment = micro_text(self._clock.wall())
+        moment = lease_time(self._clock.wall())
         spec: dict[str, object] = {
             "holderIdentity": "" if step.is_release else self.candidate.name,
-            "leaseDurationSeconds": max(1, self.candidate.terms.duration_ms // 1000),
+            "leaseDurationSeconds": lease_seconds(self.candidate.terms.duration_ms),
             "renewTime": moment,
         }
         if step.revision is None:

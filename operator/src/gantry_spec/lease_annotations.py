@@ -13,6 +13,7 @@ is under way, and a renewal makes whoever replaces the record read it again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -50,6 +51,16 @@ def record_of(annotations: Mapping[str, str]) -> LeaseRecord | None:
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadRecord(f"{RECORD} is no record: {error}") from error
     return msgspec.structs.replace(record, version=version)
+
+
+def lease_seconds(duration_ms: int) -> int:
+    """A duration as ``leaseDurationSeconds``: whole seconds, never fewer than are meant."""
+    return max(1, -(-duration_ms // 1000))
+
+
+def lease_time(at: datetime) -> str:
+    """A moment as Kubernetes writes it in Leases."""
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _count(version: str) -> int:

@@ -23,7 +23,7 @@ from gantry_operator.objects import names
 from gantry_operator.objects.base import labels, made
 from gantry_operator.observe.last_word import LAST_WORD, WRITE_MS, is_news, last_word_text
 from gantry_spec.lease import LeaseRecord
-from gantry_spec.lease_annotations import BadRecord, lease_annotations, record_of
+from gantry_spec.lease_annotations import BadRecord, lease_annotations, lease_seconds, record_of
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.observed import LastWord
 
@@ -96,7 +96,7 @@ def place_of_lease(group: BrokerGroup, shard: int) -> Place:
 
 def _document(group: BrokerGroup, shard: int, record: LeaseRecord) -> Object:
     place = place_of_lease(group, shard)
-    body = {"spec": {"leaseDurationSeconds": max(1, -(-record.duration_ms // 1000))}}
+    body = {"spec": {"leaseDurationSeconds": lease_seconds(record.duration_ms)}}
     annotations = lease_annotations(msgspec.structs.replace(record, version=""))
     kind = (LEASES.api_version, LEASES.name)
     marked = labels(group, names.BROKER, shard)

@@ -16,7 +16,8 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_operator.clock import Clock, micro_text, moment_of
+from gantry_operator.clock import Clock, moment_of
+from gantry_spec.lease_annotations import lease_time
 from gantry_spec.manifest.group import API_GROUP
 from gantry_spec.observed import LastWord
 
@@ -42,7 +43,7 @@ def last_word_text(word: LastWord, clock: Clock) -> str:
     age = timedelta(milliseconds=clock.now_ms() - word.asked_ms)
     kept = KeptLastWord(
         epoch=word.epoch,
-        at=micro_text(clock.wall() - age),
+        at=lease_time(clock.wall() - age),
         boot_id=word.boot_id,
         epoch_start=word.epoch_start,
         wrote=word.wrote,
