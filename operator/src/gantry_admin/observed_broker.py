@@ -11,6 +11,7 @@ from typing import Final, final
 from gantry_admin.at_risk import AtRisk, acked_offset, at_risk
 from gantry_admin.describe import motion_document
 from gantry_admin.documents import BrokerMotion
+from gantry_admin.errors import Problem
 from gantry_admin.link import BrokerLink
 from gantry_admin.settings import BrokerPaths, HealthSettings
 from gantry_admin.watch import Look, PageWatch
@@ -45,6 +46,12 @@ class ObservedBroker:
     def motion(self) -> BrokerMotion:
         """Whether the broker moves."""
         return motion_document(self.look, self.watch.now_ns(), self._health)
+
+    def check_moving(self, consequence: str) -> None:
+        """Raise ``Problem`` 503, with what follows from it, unless the broker moves."""
+        motion = self.motion()
+        if motion.state != "moving":
+            raise Problem(503, f"{consequence}: {motion.reason}")
 
     def fresh_state(self) -> HaStatus | None:
         """What the broker reported lately about its role; None if it did not, or stands still."""

@@ -46,9 +46,7 @@ class Resending:
         """Do it. Raises ``Problem``; what was acknowledged until then is not sent again by the next order."""
         if reader_fault(wish.group) is not None:
             raise Problem(404, "no group can be called so")
-        motion = self._broker.motion()
-        if motion.state != "moving":
-            raise Problem(503, f"nobody would send them: {motion.reason}")
+        self._broker.check_moving("nobody would send them")
         if self._running.locked():
             raise Problem(429, "dead letters are being sent again already", headers={"Retry-After": "2"})
         async with self._running:

@@ -214,9 +214,7 @@ def _by_offset_id(sidecar: Sidecar, text: str) -> StoredMessage | None:
 
 async def _ask(sidecar: Sidecar, topic: str, key: str, *, is_unique_key: bool) -> list[StoredMessage]:
     """In the broker's index; one that stands still is not asked."""
-    motion = sidecar.broker.motion()
-    if motion.state != "moving":
-        raise Problem(503, f"only the broker can look up keys: {motion.reason}")
+    sidecar.broker.check_moving("only the broker can look up keys")
     try:
         async with asyncio.timeout(BROKER_PATIENCE_S):
             admin, address = await sidecar.client.connected()

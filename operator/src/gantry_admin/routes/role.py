@@ -150,9 +150,7 @@ async def _order(
     what = str(type(order).__struct_config__.tag)
     on = {name: getattr(order, name) for name in order.__struct_fields__}
     with audited(request, caller, what, on):
-        motion = sidecar.broker.motion()
-        if motion.state != "moving":
-            raise Problem(503, f"nobody would obey: {motion.reason}")
+        sidecar.broker.check_moving("nobody would obey")
         return await sidecar.broker.link.order(order, timeout_s=timeout_ms / 1000, check=check)
 
 
