@@ -60,6 +60,17 @@ class Report(BrokerState, frozen=True, kw_only=True):
     boot_id: str = ""
     """Of the process that reported, by the name that whoever runs it has for it."""
 
+    def as_last_word(self) -> LastWord:
+        """What is kept of a master's report over its death."""
+        return LastWord(
+            epoch=self.epoch,
+            asked_ms=self.asked_ms,
+            boot_id=self.boot_id,
+            epoch_start=self.epoch_start,
+            wrote=self.wrote,
+            peak_bytes_per_s=self.peak_bytes_per_s,
+        )
+
 
 def report_of(status: Mapping[str, Any], *, asked_ms: int, answered_ms: int, boot_id: str = "") -> Report:
     """The report in a broker's answer to ``status``. Raises ValueError when it is none.
@@ -124,6 +135,19 @@ class LastWord(Part, frozen=True):
     epoch_start: int | None = None
     wrote: int | None = None
     peak_bytes_per_s: int | None = None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Of two last words of a shard the one with the greater order counts."""
+        return self.epoch, self.asked_ms
+
+
+def last_word_after(known: LastWord | None, report: Report) -> LastWord | None:
+    """The last word of a shard after one more report: that of the newest master."""
+    if report.role is not Role.MASTER:
+        return known
+    word = report.as_last_word()
+    return word if known is None or word.order > known.order else known
 
 
 @final

@@ -29,8 +29,8 @@ from gantry_spec.observed import (
     ObservedShard,
     Process,
     PromotionRequest,
-    Report,
     Role,
+    last_word_after,
 )
 
 LEASE_MS: Final = 6_000
@@ -112,21 +112,8 @@ class World(Fleet):
         decider.members[member.number] = member
         if member.process is Process.ABSENT and member.number not in self.spec.members:
             del decider.members[member.number]
-        report = member.report
-        if report is not None and report.role is Role.MASTER:
-            self._keep_word(decider, report)
-
-    def _keep_word(self, decider: Decider, report: Report) -> None:
-        word = decider.last_word
-        if word is None or (report.epoch, report.asked_ms) > (word.epoch, word.asked_ms):
-            decider.last_word = LastWord(
-                epoch=report.epoch,
-                boot_id=report.boot_id,
-                epoch_start=report.epoch_start,
-                wrote=report.wrote,
-                peak_bytes_per_s=report.peak_bytes_per_s,
-                asked_ms=report.asked_ms,
-            )
+        if member.report is not None:
+            decider.last_word = last_word_after(decider.last_word, member.report)
 
     def read_lease(self, name: int) -> None:
         if not self.reach(f"op{name}", "api"):

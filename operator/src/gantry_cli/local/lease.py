@@ -21,7 +21,7 @@ import msgspec
 from gantry_cli.local.member import LocalMember
 from gantry_cli.local.state import GroupState, machine_boot, now_ms, read_whole, write_whole
 from gantry_spec.lease import LeaseRecord
-from gantry_spec.observed import LastWord, ObservedLease, Report, Role
+from gantry_spec.observed import LastWord, ObservedLease, Role, last_word_after
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import Lease, OrderError
 
@@ -114,22 +114,10 @@ class LastWords:
         """After a look."""
         before = dict(self._words)
         for member in members:
-            report, shard = member.report, member.record.shard
-            if report is not None and report.role is Role.MASTER:
-                word, known = _word(report), self._words.get(shard)
-                if known is None or (word.epoch, word.asked_ms) > (known.epoch, known.asked_ms):
-                    self._words[shard] = word
+            shard = member.record.shard
+            word = None if member.report is None else last_word_after(self._words.get(shard), member.report)
+            if word is not None:
+                self._words[shard] = word
         if self._words != before:
             with suppress(OSError):  # whoever comes next then knows less of what may be lost, and promises less
                 self._state.write_words(self._machine_boot, self._words)
-
-
-def _word(report: Report) -> LastWord:
-    return LastWord(
-        epoch=report.epoch,
-        boot_id=report.boot_id,
-        epoch_start=report.epoch_start,
-        wrote=report.wrote,
-        peak_bytes_per_s=report.peak_bytes_per_s,
-        asked_ms=report.asked_ms,
-    )

@@ -12,7 +12,7 @@ from typing import final
 
 from gantry_operator.observe.pods import Life
 from gantry_spec.lease import LeaseRecord
-from gantry_spec.observed import Disk, LastWord, ObservedLease, Process, Report, Role
+from gantry_spec.observed import Disk, LastWord, ObservedLease, Process, Report, last_word_after
 
 
 @final
@@ -97,17 +97,7 @@ class ShardMemory:
     def take_report(self, number: int, report: Report) -> None:
         """Keep the newest report of a member; a master's is also its last word."""
         self.member(number).take_report(report)
-        word = self.last_word
-        if report.role is not Role.MASTER or (word is not None and (report.epoch, report.asked_ms) <= _order(word)):
-            return
-        self.last_word = LastWord(
-            epoch=report.epoch,
-            asked_ms=report.asked_ms,
-            boot_id=report.boot_id,
-            epoch_start=report.epoch_start,
-            wrote=report.wrote,
-            peak_bytes_per_s=report.peak_bytes_per_s,
-        )
+        self.last_word = last_word_after(self.last_word, report)
 
     def reset_empty(self) -> None:
         """Forget that it was empty: it holds messages."""
@@ -121,9 +111,5 @@ class ShardMemory:
 
     def take_last_word(self, word: LastWord | None) -> None:
         """Take over a last word that an operator has kept in the Lease."""
-        if word is not None and (self.last_word is None or _order(word) > _order(self.last_word)):
+        if word is not None and (self.last_word is None or word.order > self.last_word.order):
             self.last_word = word
-
-
-def _order(word: LastWord) -> tuple[int, int]:
-    return word.epoch, word.asked_ms

@@ -187,16 +187,7 @@ class View:
         words = [] if self.shard.last_word is None else [self.shard.last_word]
         report = self.report(term.master)
         if report is not None and (report.role, report.epoch) == (Role.MASTER, term.epoch):
-            words.append(
-                LastWord(
-                    epoch=report.epoch,
-                    boot_id=report.boot_id,
-                    epoch_start=report.epoch_start,
-                    wrote=report.wrote,
-                    peak_bytes_per_s=report.peak_bytes_per_s,
-                    asked_ms=report.asked_ms,
-                )
-            )
+            words.append(report.as_last_word())
         return max((word for word in words if word.epoch == term.epoch), key=lambda word: word.asked_ms, default=None)
 
     def count(self, ballots: Sequence[Ballot], *, wanted: int | None = None, is_forced: bool = False) -> Count:
