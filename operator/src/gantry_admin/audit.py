@@ -13,7 +13,7 @@ from fastapi import Request
 
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Caller
-from gantry_admin.settings import Address
+from gantry_remoting import join_address
 from gantry_remoting.audit import bounded, write_line
 
 SERVER = "sidecar"
@@ -26,7 +26,7 @@ def write_audit(
     client = request.client
     write_line(
         SERVER,
-        peer="unknown" if client is None else str(Address(host=client.host, port=client.port)),
+        peer="unknown" if client is None else join_address(client.host, client.port),
         account=None if caller is None else caller.name,
         what=bounded(what),
         code=None,

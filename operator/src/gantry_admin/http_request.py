@@ -16,6 +16,8 @@ from urllib.parse import SplitResult
 
 import h11
 
+from gantry_remoting import join_address
+
 HEAD_BYTES_MAX: Final = 64 * 1024
 BODY_BYTES_MAX: Final = 1 << 20
 PIECE_BYTES: Final = 64 * 1024
@@ -46,8 +48,7 @@ async def http_request(
     reader, writer = await asyncio.open_connection(host, port, ssl=context if is_tls else None)
     try:
         http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
-        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        own = {"Host": name, "Connection": "close", "Content-Length": str(len(body))}
+        own = {"Host": join_address(host, port), "Connection": "close", "Content-Length": str(len(body))}
         request = h11.Request(method=method, target=path, headers=list({**own, **headers}.items()))
         pieces = [http.send(request), http.send(h11.Data(data=body)) if body else b"", http.send(h11.EndOfMessage())]
         writer.write(b"".join(piece or b"" for piece in pieces))

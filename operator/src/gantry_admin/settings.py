@@ -10,6 +10,7 @@ from typing import final
 from urllib.parse import urlsplit
 
 from gantry_admin.errors import SettingsError
+from gantry_remoting import join_address, split_address
 from gantry_remoting.http_admission import HttpLimitSettings
 
 MEBIBYTE = 1 << 20
@@ -26,7 +27,7 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
     @property
     def is_loopback(self) -> bool:
@@ -41,11 +42,13 @@ class Address:
 
 def parse_address(text: str, option: str) -> Address:
     """``host:port`` or ``[v6]:port``. Raises ``SettingsError`` naming the option."""
-    host, separator, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    try:
+        host, port = split_address(text, port_min=0)
+    except ValueError:
+        host, port = "", 0
+    if not host:
         raise SettingsError(f"{option} {text[:200]}: write host:port")
-    return Address(host=host, port=int(port))
+    return Address(host=host, port=port)
 
 
 @final

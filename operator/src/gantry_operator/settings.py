@@ -10,6 +10,7 @@ import msgspec
 
 from gantry_operator.errors import SettingsError
 from gantry_operator.leader_election import Terms
+from gantry_remoting import split_address
 
 SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
@@ -97,10 +98,13 @@ def own_identity() -> str:
 
 def address_of(text: str, option: str) -> tuple[str, int]:
     """``host:port``. Raises ``SettingsError``."""
-    host, separator, port = text.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65_535:
-        raise SettingsError(f"{option} {text}: it is no host:port")
-    return host.strip("[]"), int(port)
+    try:
+        host, port = split_address(text, port_min=0)
+    except ValueError as error:
+        raise SettingsError(f"{option}: {error}") from error
+    if not host:
+        raise SettingsError(f"{option} {text}: write host:port, for example 0.0.0.0{text}")
+    return host, port
 
 
 def pairs_of(text: str, option: str) -> tuple[tuple[str, str], ...]:

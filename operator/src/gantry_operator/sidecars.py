@@ -26,6 +26,7 @@ import msgspec
 
 from gantry_operator.errors import SidecarDenied, SidecarRefused, SidecarSilent
 from gantry_operator.http_client import HttpClient
+from gantry_remoting import join_address
 from gantry_spec.executor import Expected
 from gantry_spec.sidecar_proof import NONCE_CHARACTERS, is_proven
 from gantry_status.orders import AnyOrder, Drain, Follow
@@ -49,8 +50,7 @@ class Peer(NamedTuple):
 
     @property
     def base(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http{'s' if self.is_tls else ''}://{host}:{self.port}"
+        return f"http{'s' if self.is_tls else ''}://{join_address(self.host, self.port)}"
 
     def __repr__(self) -> str:
         return f"<Peer {self.base}>"

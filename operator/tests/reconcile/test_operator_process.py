@@ -81,7 +81,7 @@ def test_options_become_settings() -> None:
     assert (settings.looks_at_machines, settings.listen) == (False, "0.0.0.0:0")
 
 
-@pytest.mark.parametrize("text", ["8080", "host:", ":1", "host:http", "host:99999"])
+@pytest.mark.parametrize("text", ["8080", "host:", ":1", "host:http", "host:99999", "host:\u00b2", "[::1:80"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     """With the option's name."""
     with pytest.raises(SettingsError, match="--listen"):

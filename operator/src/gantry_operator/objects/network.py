@@ -24,6 +24,7 @@ from typing import Any
 from gantry_operator.objects import configuration, names
 from gantry_operator.objects.base import Object, labels, made, selector
 from gantry_operator.objects.facts import Facts
+from gantry_remoting import join_address
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.parts import ExternalType
 
@@ -199,7 +200,7 @@ def outside_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, Any
         host, number = _machine(nodes), port.get("nodePort")
     if not host or not number:
         return None
-    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+    return join_address(host, number)
 
 
 def _machine(nodes: Iterable[Mapping[str, Any]]) -> str | None:

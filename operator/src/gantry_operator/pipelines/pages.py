@@ -15,6 +15,7 @@ import aiohttp
 from gantry_operator.http_client import HttpClient
 from gantry_operator.pipelines.naming import PAGE_PORT
 from gantry_operator.pipelines.observed import words_of
+from gantry_remoting import join_address
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +41,7 @@ class HttpPages(HttpClient):
         self._port: Final = port
 
     async def ask(self, address: str) -> Mapping[str, Any] | None:
-        host = f"[{address}]" if ":" in address else address
-        url = f"http://{host}:{self._port}/v1/pipeline"
+        url = f"http://{join_address(address, self._port)}/v1/pipeline"
         try:
             async with asyncio.timeout(self._timeout_s):
                 status, body = await self._exchange("GET", url, ANSWER_BYTES_MAX, headers={"Connection": "close"})
