@@ -123,3 +123,8 @@ def reply_topic(cluster: str) -> str:
 
 def is_retry_or_dead_letter(topic: str) -> bool:
     return topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+
+
+def is_system_group(group: str) -> bool:
+    """Whether it is one of RocketMQ's own consumer groups, and no application's."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)

@@ -23,17 +23,11 @@ from gantry_client.documents import ConsumerOffsetTable, GroupTable
 from gantry_store_files import PlainDisk, StoreDisk, read_identity, read_small
 from gantry_store_files.table_copies import TableCopy, edition_store, parse_table, reason_for_backup
 from gantry_wire.commands.admin import TopicConfig, TopicConfigTable
-from gantry_wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_TOPICS, dead_letter_topic, reply_topic
+from gantry_wire.names import SYSTEM_TOPICS, dead_letter_topic, is_system_group, reply_topic
 
 TOPICS_MAX: Final = 500
 """So many topics are asked for; more are counted and left out."""
 QUESTIONS_AT_ONCE: Final = 16
-SYSTEM_GROUPS: Final = frozenset(
-    {
-        "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
-        "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_SYS_RMQ_TRANS", "SELF_TEST_P_GROUP",
-    }
-)  # fmt: skip
 
 D = TypeVar("D", bound=msgspec.Struct)
 
@@ -71,9 +65,9 @@ def make_inventory(
     consumed: dict[str, dict[tuple[str, int], int]] = {}
     for key, by_queue in offsets.items():
         topic, separator, group = key.partition("@")
-        if separator and topic not in SYSTEM_TOPICS and not group.startswith(SYSTEM_GROUP_PREFIX):
+        if separator and topic not in SYSTEM_TOPICS and not is_system_group(group):
             consumed.setdefault(group, {}).update({(topic, queue): offset for queue, offset in by_queue.items()})
-    own = {group for group in groups if group not in SYSTEM_GROUPS and not group.startswith(SYSTEM_GROUP_PREFIX)}
+    own = {group for group in groups if not is_system_group(group)}
     return Inventory(
         topics={name: topics[name] for name in sorted(queues)},
         queues=queues,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 
-from gantry_admin.inventory import from_disk
+from gantry_admin.inventory import from_disk, make_inventory
 from gantry_admin.ranges import Span
 from gantry_admin.store_files import StoreFiles
 from gantry_store_files import StoreIdentity, encode_sealed
@@ -19,6 +19,7 @@ from gantry_store_files.store_identity import Epoch
 from gantry_store_files.table_copies import Edition, encode_table
 from gantry_testing.local import GROUP, TOPIC, Dialogue
 from gantry_wire import RequestCode
+from gantry_wire.names import SYSTEM_GROUPS
 
 CONSUMED = 4
 
@@ -129,3 +130,13 @@ def test_a_table_is_read_from_the_copy_that_the_broker_would_use(tmp_path: Path,
     found = from_disk(StoreFiles(tmp_path), Span(0, 0), set())
 
     assert found.consumed == {GROUP: {(TOPIC, 0): 5}}
+
+
+def test_the_groups_of_rocketmq_itself_are_nobodys() -> None:
+    """They are left out, whether they are in the table of groups or have committed offsets."""
+    groups = {GROUP, *SYSTEM_GROUPS}
+    offsets = {f"{TOPIC}@{group}": {0: 1} for group in groups}
+
+    found = make_inventory({}, groups, offsets, {}, 0)
+
+    assert (found.groups, set(found.consumed)) == ((GROUP,), {GROUP})

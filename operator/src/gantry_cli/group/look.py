@@ -27,7 +27,7 @@ from gantry_cli.text import count_text, rate_text, time_text
 from gantry_client import Admin, ClientError, ConsumerConnections, MessageQueue, QueueProgress
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.consumers import ConsumerRunningInfo
-from gantry_wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+from gantry_wire.names import is_system_group
 
 ASKED_AT_ONCE = 16
 """Members of one group."""
@@ -48,7 +48,7 @@ def list_groups(name_server: str, with_internal: bool, form: Form) -> None:
 
     async def ask() -> list[str]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
-            return [name for name in await admin.groups.all() if with_internal or not _is_system(name)]
+            return [name for name in await admin.groups.all() if with_internal or not is_system_group(name)]
 
     names = run(ask(), name_server, waiting_for="asking for the groups")
     show_names(form, names, "no consumer groups yet -- a group is made by its first consumer")
@@ -250,10 +250,6 @@ def _count(found: ConsumerConnections | None) -> int:
 
 def _order(queue: MessageQueue) -> tuple[str, str, int]:
     return queue.topic, queue.broker_name, queue.queue_id
-
-
-def _is_system(group: str) -> bool:
-    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 # -- screens -----------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def consumers_of(core: BrokerCore, topic: str, committed: Iterable[str]) -> list
 
 
 def _counts(core: BrokerCore, group: str) -> bool:
-    if group in names.SYSTEM_GROUPS or group.startswith(names.SYSTEM_GROUP_PREFIX):
+    if names.is_system_group(group):
         return False
     state = core.clients.consumers.get(group)
     return state is None or state.message_model != "BROADCASTING"
