@@ -17,7 +17,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import re
 import tarfile
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, final
 
+from gantry_access.redaction import TAKEN_OUT, names_secret, redacted
 from gantry_store_files import PlainDisk, queue_places, segments_of
 
 TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
@@ -34,29 +34,11 @@ LISTED_MAX: Final = 20_000
 LINES_MAX: Final = 1_000
 CHARACTERS_MAX: Final = 2_000
 """Of one of our own log lines."""
-TAKEN_OUT: Final = "[taken out]"
-_SECRET_NAME: Final = re.compile(r"secret|passw|token|credential|access_?key|private|signature|api_?key", re.IGNORECASE)
-_SECRET_IN_TEXT: Final = re.compile(
-    r"""(?ix) ( [\w.-]* (?:secret|passw|token|credential|access_?key|signature|api_?key) [\w.-]*
-        ["']? \s* [=:] \s* ["']? ) [^\s"',;}]+"""
-)
-_BEARER: Final = re.compile(r"(?i)(bearer\s+)[^\s\"',;]+")
-_PRIVATE_KEY: Final = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
-)
-
-
-def redacted(text: str) -> str:
-    """``text`` without what looks like a secret."""
-    text = _PRIVATE_KEY.sub(TAKEN_OUT, text)
-    return _BEARER.sub(rf"\1{TAKEN_OUT}", _SECRET_IN_TEXT.sub(rf"\1{TAKEN_OUT}", text))
 
 
 def redacted_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """By name: what calls itself a secret has no value any more."""
-    return {
-        name: TAKEN_OUT if value and _SECRET_NAME.search(name) else redacted(value) for name, value in settings.items()
-    }
+    return {name: TAKEN_OUT if value and names_secret(name) else redacted(value) for name, value in settings.items()}
 
 
 def make_bundle(root: Path, page: Path, log_file: Path | None, documents: Mapping[str, object], own_log: str) -> bytes:

@@ -17,7 +17,6 @@ rights to any of it: what is left out is named with the right that lacks, and th
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,6 +25,7 @@ from typing import Any, Final, final
 
 import msgspec
 
+from gantry_access.redaction import TAKEN_OUT, names_secret, redacted
 from gantry_cli.kube.cluster import Cluster, Object, Target, open_group
 from gantry_cli.kube.faults import Refusal, line_of
 from gantry_cli.kube.inside import Inside, is_running
@@ -36,44 +36,29 @@ from gantry_cli.output import yaml_text
 from gantry_spec.cluster_objects import GROUP_LABEL, Kind
 from gantry_wire.version import VERSION
 
-TAKEN_OUT: Final = "[taken out]"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
-_NAME: Final = re.compile(r"secret|passw|token|credential|access_?key|private|signature|api_?key", re.IGNORECASE)
-_IN_TEXT: Final = re.compile(
-    r"""(?ix) ( [\w.-]* (?:secret|passw|token|credential|access_?key|signature|api_?key) [\w.-]*
-        \\?["']? \s* [=:] \s* \\?["']? ) [^\s"',;}\\]+"""
-)
-_BEARER: Final = re.compile(r"(?i)(bearer\s+)[^\s\"',;]+")
-_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-_JWT: Final = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
 _HARMLESS: Final = frozenset(
     {"secretname", "automountserviceaccounttoken", "imagepullsecrets", "serviceaccounttoken", "tokenexpirationseconds"}
 )
 """Keys of Kubernetes' own that name a secret and hold none."""
 
 
-def scrubbed_text(text: str) -> str:
-    """``text`` without what looks like a secret."""
-    text = _JWT.sub(TAKEN_OUT, _KEY.sub(TAKEN_OUT, text))
-    return _BEARER.sub(rf"\1{TAKEN_OUT}", _IN_TEXT.sub(rf"\1{TAKEN_OUT}", text))
-
-
 def scrubbed(value: Any) -> Any:
-    """The same of an object as the API server answers it, without what only Kubernetes itself needs."""
+    """An object as the API server answers it, without secrets and without what only Kubernetes itself needs."""
     if isinstance(value, list):
         return [scrubbed(one) for one in value]
     if isinstance(value, str):
-        return scrubbed_text(value)
+        return redacted(value)
     if not isinstance(value, dict):
         return value
-    if isinstance(value.get("name"), str) and isinstance(value.get("value"), str) and _NAME.search(value["name"]):
+    if isinstance(value.get("name"), str) and isinstance(value.get("value"), str) and names_secret(value["name"]):
         return value | {"value": TAKEN_OUT}  # a variable of a container
     return {key: _of_key(str(key), inner) for key, inner in value.items() if key not in ("managedFields", LAST_APPLIED)}
 
 
 def _of_key(key: str, value: Any) -> Any:
-    is_secret = isinstance(value, str) and value and _NAME.search(key) and key.lower() not in _HARMLESS
+    is_secret = isinstance(value, str) and value and names_secret(key) and key.lower() not in _HARMLESS
     return TAKEN_OUT if is_secret else scrubbed(value)
 
 
@@ -162,7 +147,7 @@ class Packing:
                 name = f"{folder}/{metadata['name']}/{container}{'.previous' if is_previous else ''}.log"
                 data = self._log(name, metadata, container, is_previous=is_previous)
                 if data is not None:
-                    yield name, scrubbed_text(data.decode("utf-8", "replace")).encode()
+                    yield name, redacted(data.decode("utf-8", "replace")).encode()
 
     def _log(self, name: str, metadata: Object, container: str, *, is_previous: bool) -> bytes | None:
         def ask() -> bytes:
