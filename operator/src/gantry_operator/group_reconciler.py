@@ -46,6 +46,7 @@ from gantry_spec import actions as act
 from gantry_spec.decide import decide
 from gantry_spec.decide.decision import Condition, Decision
 from gantry_spec.explain import explain
+from gantry_spec.lease import DURATION_MS
 from gantry_spec.ledger import Ledger
 from gantry_spec.manifest.annotations import Wanted, asked
 from gantry_spec.manifest.group import BrokerGroup, Spec
@@ -74,7 +75,7 @@ class GroupContext(LoopContext["GroupReconciler"]):
     """Of the operator: groups' tokens are derived from it."""
 
     render: Callable[[BrokerGroup, Facts], Sequence[Object]]
-    lease_duration_ms: int = 15_000
+    lease_duration_ms: int = DURATION_MS
 
     def make_reconciler(self, key: ResourceKey, wake_now: Callable[[], None]) -> GroupReconciler:
         return GroupReconciler(key, self, wake_now)

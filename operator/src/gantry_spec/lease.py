@@ -22,6 +22,8 @@ import msgspec
 EPOCH_STRIDE: Final = 1_000
 """Epochs here end in 000. Those that a person begins by hand end in the number of their master, so never in that."""
 TERMS_MAX: Final = 16
+DURATION_MS: Final = 15_000
+"""Of a shard's Lease, where nothing else is said."""
 UNKNOWN_MASTER: Final = -1
 """The master of a term of which no member has recorded it. Never in a Lease: only where there is none."""
 
@@ -115,7 +117,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     goal: Goal | None = None
     """Why `epoch` was taken."""
 
-    duration_ms: int = 15_000
+    duration_ms: int = DURATION_MS
     """How long a master may acknowledge after it was renewed, if it needs nobody's ack."""
 
     @property

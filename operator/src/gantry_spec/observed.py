@@ -18,7 +18,7 @@ from typing import Any, final
 
 import msgspec
 
-from gantry_spec.lease import LeaseRecord
+from gantry_spec.lease import DURATION_MS, LeaseRecord
 from gantry_status.broker_state import BrokerState, HaRole
 
 Role = HaRole
@@ -233,7 +233,7 @@ class Observed(Part, frozen=True):
     is_hibernated: bool = False
     """Whether no process of it shall run."""
 
-    lease_duration_ms: int = 15_000
+    lease_duration_ms: int = DURATION_MS
     """Of Leases that are made from now on."""
 
     generation: int = 0

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import final
 
 from gantry_spec.ballot import Ballot, Count, Loss, ballot_of, count, loss_of, missing, voters_of
-from gantry_spec.lease import LeaseRecord, Term
+from gantry_spec.lease import DURATION_MS, LeaseRecord, Term
 from gantry_spec.ledger import Ledger, ledger_of
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import LastWord, Member, ObservedLease, ObservedShard, Process, PromotionRequest, Report, Role
@@ -26,7 +26,7 @@ class View:
     """What members should be started with."""
 
     previous: Ledger | None = None
-    lease_duration_ms: int = 15_000
+    lease_duration_ms: int = DURATION_MS
 
     # -- a person ------------------------------------------------------------------------------------------------------
 
