@@ -20,7 +20,7 @@ from gantry_spec.decide.decision import Condition as Decided
 from gantry_spec.decide.decision import Decision, line_of
 from gantry_spec.explain import Outlook
 from gantry_spec.gate import contract_kept
-from gantry_spec.ledger import Fault, Ledger, band_of
+from gantry_spec.ledger import Fault, Ledger, band_of, worst_band
 from gantry_spec.manifest.group import BrokerGroup, Spec
 from gantry_spec.manifest.status import Condition, DecisionStatus, DurabilityStatus, ShardStatus, Status
 from gantry_spec.observed import Observed, ObservedShard
@@ -28,7 +28,6 @@ from gantry_spec.observed import Observed, ObservedShard
 WRITE_MS: Final = 10_000
 MESSAGE_MAX: Final = 1_000
 LINES_MAX: Final = 12
-BAND_ORDER: Final = ("none", "64Ki", "1Mi", "16Mi", "256Mi", "more", "unknown")
 
 
 class Facts(NamedTuple):
@@ -62,8 +61,8 @@ def status_of(facts: Facts, before: Mapping[str, Any], now: str) -> Status:
         selector=f"{names.GROUP_LABEL}={group.metadata.name},{names.COMPONENT_LABEL}={names.BROKER}",
         master=",".join(one.master or "-" for one in wanted),
         epoch=max((one.epoch for one in shards), default=0),
-        lag=_worst([one.lag for one in wanted]),
-        at_risk=_worst([one.durability.at_risk for one in wanted]),
+        lag=worst_band(one.lag for one in wanted),
+        at_risk=worst_band(one.durability.at_risk for one in wanted),
         each_shard=shards,
         conditions=conditions,
     )
@@ -203,7 +202,3 @@ def _lag(spec: Spec, shard: ObservedShard, ledger: Ledger) -> str:
     if len(known) < spec.slaves:
         return "unknown"
     return band_of(max((ledger.wrote - one for one in known), default=0) if known else 0)
-
-
-def _worst(bands: Sequence[str]) -> str:
-    return max(bands, key=BAND_ORDER.index, default="unknown")

@@ -11,6 +11,7 @@ live bytes would only churn.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final, final
 
@@ -96,6 +97,12 @@ def band_of(size: int | None) -> str:
     if size is None:
         return "unknown"
     return next((name for limit, name in BANDS if size <= limit), "more")
+
+
+def worst_band(bands: Iterable[str]) -> str:
+    """The band with the most bytes; what is not known is worse than any number. Unknown of none."""
+    order = (*(name for _, name in BANDS), "more", "unknown")
+    return max(bands, key=order.index, default="unknown")
 
 
 def ledger_of(spec: Spec, shard: ObservedShard, now_ms: int, previous: Ledger | None = None) -> Ledger:
