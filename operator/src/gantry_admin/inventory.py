@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar, final
 
@@ -150,18 +151,22 @@ def _queues_on_disk(files: StoreFiles, topic: str, config: TopicConfig, span: Sp
 
 def _table(disk: StoreDisk, root: str, store: str, name: str, kind: type[D]) -> D:
     """One table by the file that the broker would use; an empty one when there is none yet."""
-    current, backup = (_table_copy(disk, f"{root}/config/{name}.json{suffix}", kind) for suffix in ("", ".bak"))
-    chosen = backup if reason_for_backup(current, backup, store) else current
-    if chosen.document is not None:
-        return msgspec.convert(chosen.document, kind, strict=False)
-    if current.fault or backup.fault:
-        raise Problem(503, f"the table {name} cannot be read from disk")
-    return kind()
+    path = f"{root}/config/{name}.json"
+    data, copied = _file(disk, path), _file(disk, f"{path}.bak")
+    if data is None and copied is None:
+        return kind()
+    current = TableCopy() if data is None else parse_table(data)
+    backup = TableCopy() if copied is None else current if copied == data else parse_table(copied)
+    for one in (backup, current) if reason_for_backup(current, backup, store) else (current, backup):
+        with suppress(msgspec.ValidationError):
+            if one.document is not None:
+                return msgspec.convert(one.document, kind, strict=False)
+    raise Problem(503, f"the table {name} cannot be read from disk")
 
 
-def _table_copy(disk: StoreDisk, path: str, kind: type[msgspec.Struct]) -> TableCopy:
+def _file(disk: StoreDisk, path: str) -> bytes | None:
+    """The bytes of a file; none where there is none, and of one that cannot be read nothing, which is no table."""
     try:
-        data = read_small(disk, path)
-    except OSError as error:
-        return TableCopy(fault=f"it cannot be read: {error.strerror}")
-    return TableCopy() if data is None else parse_table(data, lambda table: msgspec.convert(table, kind, strict=False))
+        return read_small(disk, path)
+    except OSError:
+        return b""
