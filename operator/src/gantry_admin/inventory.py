@@ -8,7 +8,7 @@ files show them, below what may be read. RocketMQ's own topics are left out: the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar, final
@@ -41,6 +41,16 @@ class QueueEnds(NamedTuple):
     last_stored_ms: int | None
 
 
+class QueueLag(NamedTuple):
+    """How far a group is in one queue."""
+
+    topic: str
+    queue_id: int
+    consumed: int
+    end: int
+    lag: int
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
@@ -56,6 +66,14 @@ class Inventory:
     """The broker's own counters by RocketMQ's names; nothing when it was not asked."""
     sent_again: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Group -> queue of its dead letters -> what lies before it was sent again."""
+
+    def lags(self, group: str) -> Iterator[QueueLag]:
+        """How far a group is behind in each queue, by topic and queue; a queue without ends is not on this broker."""
+        for (topic, queue_id), consumed in sorted(self.consumed.get(group, {}).items()):
+            ends = self.queues.get(topic, {}).get(queue_id)
+            if ends is not None:
+                # What has expired before it was consumed is lost to the group, and not ahead of it.
+                yield QueueLag(topic, queue_id, consumed, ends.end, max(ends.end - max(consumed, ends.begin), 0))
 
 
 def make_inventory(

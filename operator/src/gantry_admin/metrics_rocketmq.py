@@ -131,10 +131,8 @@ def _groups(inventory: Inventory, own: Labels) -> Iterator[Metric]:
 def _by_topic(inventory: Inventory, group: str) -> Iterator[tuple[str, int, int]]:
     """(topic, consumed, lag) of one group."""
     found: dict[str, tuple[int, int]] = {}
-    for (topic, queue_id), offset in inventory.consumed.get(group, {}).items():
-        ends = inventory.queues.get(topic, {}).get(queue_id)
-        if ends is not None:
-            consumed, lag = found.get(topic, (0, 0))
-            found[topic] = (consumed + offset, lag + max(ends.end - max(offset, ends.begin), 0))
-    for topic, (consumed, lag) in sorted(found.items()):
+    for one in inventory.lags(group):
+        consumed, lag = found.get(one.topic, (0, 0))
+        found[one.topic] = (consumed + one.consumed, lag + one.lag)
+    for topic, (consumed, lag) in found.items():
         yield topic, consumed, lag

@@ -91,12 +91,7 @@ def messages_of(inventory: Inventory, topic: str) -> int:
 
 def group_row(inventory: Inventory, name: str) -> GroupDocument:
     """One group."""
-    queues: list[QueueLagDocument] = []
-    for (topic, queue_id), consumed in sorted(inventory.consumed.get(name, {}).items()):
-        ends = inventory.queues.get(topic, {}).get(queue_id)
-        if ends is not None:
-            lag = max(ends.end - max(consumed, ends.begin), 0)
-            queues.append(QueueLagDocument(topic=topic, queue_id=queue_id, consumed=consumed, end=ends.end, lag=lag))
+    queues = [QueueLagDocument(**one._asdict()) for one in inventory.lags(name)]
     retry = retry_topic(name)
     return GroupDocument(
         name=name,
