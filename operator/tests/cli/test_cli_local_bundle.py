@@ -71,12 +71,31 @@ def of_one(folder: Path, sidecar: Listener, boot_id: str) -> GroupRecord:
     return record
 
 
-def packed(folder: Path) -> set[str]:
+def packed(folder: Path) -> dict[str, bytes]:
+    """What is in the bundle of a group, by name."""
     target = folder / "b.tar.gz"
     result = CliRunner().invoke(cli, ["bundle", "--data", str(folder), "--to", str(target)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     with tarfile.open(fileobj=io.BytesIO(target.read_bytes())) as archive:
-        return {one.name.removeprefix("gantry-bundle/") for one in archive.getmembers()}
+        files = {one.name: archive.extractfile(one) for one in archive.getmembers()}
+        return {name.removeprefix("gantry-bundle/"): file.read() for name, file in files.items() if file is not None}
+
+
+def test_no_secret_is_in_a_bundle(tmp_path: Path) -> None:
+    """A password that somebody has put into a broker's settings, or that was logged, does not leave this machine."""
+    GroupState(tmp_path).write_group(planned(tmp_path, "{}"))
+    for name, text in (
+        ("conf/master-0.conf", "tlsKeyPassword=hunter-two\n"),
+        ("logs/up.log", "secretKey: hunter-two\n"),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"listenPort=10911\n{text}")
+
+    found = packed(tmp_path)
+
+    assert b"listenPort=10911" in found["conf/master-0.conf"] and b"listenPort=10911" in found["logs/up.log"]
+    assert b"hunter-two" not in b"".join(found.values())
 
 
 @pytest.mark.verify

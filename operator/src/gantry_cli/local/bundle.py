@@ -16,6 +16,7 @@ from typing import Final
 
 import click
 
+from gantry_access.redaction import redacted
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.local.access import SidecarNotRunning, ask_sidecar
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
@@ -86,8 +87,8 @@ def _packed(member: MemberRecord, token: str) -> bytes:
 
 
 def _end(path: Path) -> bytes:
-    """The last of a file, which may grow meanwhile."""
+    """The last of a file, which may grow meanwhile, without what looks like a secret."""
     with path.open("rb") as file:
         size = file.seek(0, io.SEEK_END)
         file.seek(max(0, size - LOG_BYTES_MAX))
-        return file.read(LOG_BYTES_MAX)
+        return redacted(file.read(LOG_BYTES_MAX).decode("utf-8", "replace")).encode()
