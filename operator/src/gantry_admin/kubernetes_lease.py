@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, final
@@ -33,24 +32,6 @@ MESSAGE_MAX: Final = 200
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """What proves who we are. Not in any repr."""
-
-    path: Path
-
-    def header(self) -> str:
-        """Blocks. Raises ``LeaseUnavailable``, without what is in the file."""
-        try:
-            data = read_small_file(str(self.path)).strip()
-        except OSError as error:
-            raise LeaseUnavailable(f"cannot read {self.path}: {error.strerror}") from error
-        if not data or not data.isascii() or not data.decode("ascii").isprintable() or b" " in data:
-            raise LeaseUnavailable(f"there is no token in {self.path}")
-        return f"Bearer {data.decode('ascii')}"
-
-
-@final
 class KubernetesLease:
     """A ``LeaseKeeper``. Owned by the event loop."""
 
@@ -61,14 +42,14 @@ class KubernetesLease:
         self._path: Final = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases/{quote(name)}"
         self._name: Final = settings.name
         self._wall: Final = wall
-        self._token: Final = _Token(settings.token_file)
+        self._token_file: Final = settings.token_file
         authority = str(settings.ca) if self._server.scheme == "https" else None
         self._certificates: Final = ClientTlsSettings(authority_file=authority, names=("--lease-ca", "", "")).source(
             "the Lease"
         )
         try:
             self._certificates.load()
-            self._token.header()
+            _authorization(self._token_file)
         except OSError as error:
             raise SettingsError(str(error)) from error
         except LeaseUnavailable as error:
@@ -92,7 +73,7 @@ class KubernetesLease:
     async def _ask(self, method: str, body: bytes, timeout_s: float) -> HttpAnswer:
         try:
             async with asyncio.timeout(timeout_s):
-                token = await asyncio.to_thread(self._token.header)
+                token = await asyncio.to_thread(_authorization, self._token_file)
                 context = await self._certificates.fresh()
                 headers = {"Authorization": token, "Accept": "application/json", "Content-Type": "application/json"}
                 answer = await http_request(self._server, method, self._path, headers, body, context)
@@ -121,6 +102,17 @@ class KubernetesLease:
         except BadRecord as error:
             raise LeaseUnavailable(f"what stands in the Lease {self._name} is no record: {error}") from error
         return KeptLease(record=record, revision=revision, document=document)
+
+
+def _authorization(token_file: Path) -> str:
+    """The header that proves who we are; blocks. Raises ``LeaseUnavailable``, without what is in the file."""
+    try:
+        data = read_small_file(str(token_file)).strip()
+    except OSError as error:
+        raise LeaseUnavailable(f"cannot read {token_file}: {error.strerror}") from error
+    if not data or not data.isascii() or not data.decode("ascii").isprintable() or b" " in data:
+        raise LeaseUnavailable(f"there is no token in {token_file}")
+    return f"Bearer {data.decode('ascii')}"
 
 
 def _renewed(document: dict[str, Any], holder: str, duration_ms: int, at: datetime) -> None:
