@@ -48,6 +48,8 @@ def test_names_are_read_in_any_case() -> None:
         ({"startingOffsets": "first"}, False, "startingOffsets is 'first'; it has to be earliest or latest"),
         ({"startingOffsets": '{"orders": {"b": {"x": 1}}}'}, False, "a queue's number"),
         ({"startingOffsets": '{"orders": {"b": {"0": -3}}}'}, False, "orders/b/0 has -3"),
+        ({"startingOffsets": '{"orders": {"b": {"007": 1}}}'}, False, "'007'; it has to be a queue's number"),
+        ({"startingOffsets": '{"orders": {"b": {"²": 1}}}'}, False, "'²'; it has to be a queue's number"),
         ({"startingOffsets": '{"orders"'}, False, "it has to be JSON"),
         ({"startingTimestamp": "yesterday"}, False, "milliseconds since 1970"),
         ({"startingTimestamp": "2026-11-01T00:00:00"}, False, "a moment with its zone"),

@@ -110,6 +110,8 @@ def test_settings_that_cannot_be_meant_are_refused_by_name() -> None:
         ({"patience_ms": -1}, "patience_ms"),
         ({"transport": TransportKind.FILE}, "transport=file needs directories"),
         ({"transport": TransportKind.HTTP}, "transport=http needs sidecars"),
+        ({"directories": {"a:007": "/a"}}, "directories: 'a:007' ends in no member's number"),
+        ({"directories": {"a:²": "/a"}}, "directories: 'a:²' ends in no member's number"),
     ]
     for given, text in wrong:
         with pytest.raises(InvalidOption, match=text):

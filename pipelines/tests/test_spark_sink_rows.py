@@ -280,4 +280,5 @@ def test_the_batch_of_a_half_message_is_in_its_id() -> None:
     assert batch_of("q:12:0:3", "q") == 12
     assert batch_of("other:12:0:3", "q") is None
     assert batch_of("q:x:0:3", "q") is None
+    assert batch_of("q:²:0:3", "q") is None
     assert batch_of("", "q") is None

@@ -17,7 +17,7 @@ from pyspark_rocketmq.consumer_groups import commit_offsets, group_offsets
 from pyspark_rocketmq.errors import DataLost, InvalidOption
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, Replica
 from pyspark_rocketmq.replica_view import Gone, Unreachable, View, ViewError
-from pyspark_rocketmq.settings import ReadSettings
+from pyspark_rocketmq.settings import ReadSettings, parse_member_name
 from pyspark_rocketmq.transport.store import topics_in
 from pyspark_rocketmq.views import Attempt, Opener, attempts
 
@@ -208,7 +208,7 @@ class Catalog:
 
     def _directory_topics(self) -> dict[str, dict[str, tuple[int, ...]]]:
         """Topics and their queues by broker, as its files say."""
-        return {name.partition(":")[0]: topics_in(path) for name, path in self._settings.directories.items()}
+        return {parse_member_name(name)[0]: topics_in(path) for name, path in self._settings.directories.items()}
 
 
 def _bounds(view: View, queues: tuple[QueueId, ...]) -> dict[QueueId, Bounds]:

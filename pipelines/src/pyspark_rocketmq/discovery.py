@@ -15,7 +15,7 @@ from pyspark_rocketmq.brokers import Brokers
 from pyspark_rocketmq.errors import Refused
 from pyspark_rocketmq.model import MASTER, ReadFrom, Replica
 from pyspark_rocketmq.replica_view import Unreachable, ViewError
-from pyspark_rocketmq.settings import ReadSettings
+from pyspark_rocketmq.settings import ReadSettings, parse_member_name
 from pyspark_rocketmq.transport.sidecar import Sidecars
 
 FRESH_S: Final = 5.0
@@ -108,14 +108,14 @@ class Discovery:
 
     def _add_directories(self, found: dict[str, dict[int, _Found]]) -> None:
         for name, directory in self._settings.directories.items():
-            broker, colon, text = name.rpartition(":")
-            if colon and text.isdigit():
-                by_number = found.setdefault(broker, {})
-                known = by_number.get(int(text), _Found(Replica(broker, int(text), "")))
-                by_number[int(text)] = replace(known, replica=replace(known.replica, directory=directory))
+            broker, number = parse_member_name(name)
+            by_number = found.setdefault(broker, {})
+            if number is not None:
+                known = by_number.get(number, _Found(Replica(broker, number, "")))
+                by_number[number] = replace(known, replica=replace(known.replica, directory=directory))
                 continue
-            by_number = found.setdefault(name, {}) or {MASTER: _Found(Replica(name, MASTER, ""))}
-            found[name] = {
+            by_number = by_number or {MASTER: _Found(Replica(broker, MASTER, ""))}
+            found[broker] = {
                 number: replace(one, replica=replace(one.replica, directory=one.replica.directory or directory))
                 for number, one in by_number.items()
             }

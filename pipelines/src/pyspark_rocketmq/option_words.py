@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TypeVar, final
 
+from gantry_store_files.queue_units import parse_queue_id
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import QueueId
 
@@ -115,9 +116,10 @@ class OptionWords:
         for topic, brokers in _table(name, self.document(name), shape):
             for broker, queues in _table(name, brokers, shape):
                 for number, value in _table(name, queues, shape):
-                    if not number.isascii() or not number.isdigit():
+                    queue_id = parse_queue_id(number)
+                    if queue_id is None:
                         raise _wrong(name, number, f"a queue's number; {shape}")
-                    flat[QueueId(topic, broker, int(number))] = value
+                    flat[QueueId(topic, broker, queue_id)] = value
         return flat
 
     def queue_lists(self, name: str) -> tuple[QueueId, ...]:

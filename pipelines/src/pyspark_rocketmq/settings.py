@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from gantry_client import ClientSettings, ClientTlsSettings, Credentials, SignatureKind
+from gantry_store_files.queue_units import parse_queue_id
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import ReadFrom, TransportKind
 
@@ -129,6 +130,8 @@ class ReadSettings:
                 raise InvalidOption(f"sidecars: {url!r} is no base URL such as http://127.0.0.1:8080")
         if not self.name_servers.strip("; ") and not self.directories:
             raise InvalidOption("nameServers is missing: write host:port, for example 127.0.0.1:9876")
+        for name in self.directories:
+            parse_member_name(name)
         if self.transport is TransportKind.FILE and not self.directories:
             raise InvalidOption("transport=file needs directories: which broker's store lies where")
         if self.transport is TransportKind.HTTP and not self.sidecars:
@@ -145,3 +148,17 @@ class ReadSettings:
             credentials=credentials,
             signature=self.signature,
         )
+
+
+def parse_member_name(name: str) -> tuple[str, int | None]:
+    """Return the broker and the member's number of a key of `directories`; the number is None for `broker` alone.
+
+    A number is written as queue ids are: in ASCII digits without leading zeros. Raises InvalidOption for any other.
+    """
+    broker, colon, text = name.rpartition(":")
+    if not colon:
+        return name, None
+    number = parse_queue_id(text)
+    if number is None:
+        raise InvalidOption(f"directories: {name!r} ends in no member's number: write broker or broker:number")
+    return broker, number

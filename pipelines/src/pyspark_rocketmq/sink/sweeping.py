@@ -55,7 +55,7 @@ class Judge:
 def batch_of(spark_id: str, query: str) -> int | None:
     """The batch in a message's `query:batch:partition:row`; None if it is of another query."""
     parts = spark_id.split(":")
-    if len(parts) != 4 or parts[0] != query or not parts[1].isdigit():
+    if len(parts) != 4 or parts[0] != query or not (parts[1].isascii() and parts[1].isdigit()):
         return None
     return int(parts[1])
 
