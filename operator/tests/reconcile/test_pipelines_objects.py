@@ -92,6 +92,18 @@ def test_another_audit_is_another_job_and_suspending_one_is_not() -> None:
     assert job_name(one) != job_name(pipeline("LogAudit", checks=["index"]))
 
 
+def test_template_of_executors_does_not_depend_on_order_of_keys() -> None:
+    """Equal specs give one text, in whatever order their keys were written."""
+
+    def template(selector: dict[str, str]) -> str:
+        engine = {"mode": "kubernetes", "podTemplate": {"nodeSelector": selector}}
+        [config] = of_kind(rendered(pipeline(engine=engine)), "ConfigMap").values()
+        text: str = config["data"]["executor.json"]
+        return text
+
+    assert template({"disk": "ssd", "zone": "a"}) == template({"zone": "a", "disk": "ssd"})
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", [{}, IN_KUBERNETES], ids=["local", "kubernetes"])
 def test_every_pod_is_restricted(kind: str, mode: dict[str, Any]) -> None:

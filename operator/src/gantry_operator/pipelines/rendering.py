@@ -167,4 +167,5 @@ def _policy(pipeline: Pipeline, facts: PipelineFacts) -> Object:
 
 
 def _json(value: Object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
+    """One text for equal values: a ConfigMap must not change because a resource was written in another order."""
+    return msgspec.json.format(msgspec.json.encode(value, order="deterministic"), indent=1).decode() + "\n"
