@@ -12,10 +12,10 @@ from spark_kit.listings import READERS
 from spark_kit.object_store import BUCKET, ObjectStore
 from spark_kit.processes import Group
 
-from gantry_pipelines.archive.frames import FILE_SCHEMA, row_of, transform
 from gantry_pipelines.archive.job import ArchiveJob
 from gantry_pipelines.archive.layout import Place
-from gantry_pipelines.archive.manifest import ArchivedFile, Kind
+from gantry_pipelines.archive.manifest import ArchivedFile, Kind, document_of
+from gantry_pipelines.archive.source import FILE_SCHEMA, transform
 from gantry_pipelines.archive.verify_job import VerifyJob, VerifyParameters
 from gantry_pipelines.config import config_of
 from gantry_pipelines.outcome import Outcome
@@ -93,9 +93,9 @@ def test_the_frame_of_files_keeps_its_rows_and_their_order(spark: SparkSession) 
         ArchivedFile(Place(QueueRange(queue, begin, begin + 10), "2026-11-22"), 10, 5, "c", kind=kind)
         for begin, kind in ((20, Kind.DATA), (0, Kind.LOST), (10, Kind.DATA))
     ]
-    given = spark.createDataFrame([row_of(file) for file in files], FILE_SCHEMA).coalesce(1)
+    given = spark.createDataFrame([document_of(file) for file in files], FILE_SCHEMA).coalesce(1)
 
     found = transform(given)
 
-    wanted = spark.createDataFrame([row_of(files[index]) for index in (1, 2, 0)], FILE_SCHEMA)
+    wanted = spark.createDataFrame([document_of(files[index]) for index in (1, 2, 0)], FILE_SCHEMA)
     assertDataFrameEqual(found, wanted, checkRowOrder=True)

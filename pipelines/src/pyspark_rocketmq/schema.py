@@ -39,7 +39,7 @@ _NOT_HEADER = frozenset({"properties", "body", "tags", "keys", "messageId"})
 HEADER_COLUMNS: tuple[str, ...] = tuple(name for name in COLUMNS if name not in _NOT_HEADER)
 """What is known without looking into body and properties; reading only these is several times faster."""
 
-_ARROW_OF: dict[str, pa.DataType] = {
+ARROW_OF: dict[str, pa.DataType] = {
     "string": pa.string(),
     "int": pa.int32(),
     "bigint": pa.int64(),
@@ -47,6 +47,7 @@ _ARROW_OF: dict[str, pa.DataType] = {
     "map<string,string>": pa.map_(pa.string(), pa.string()),
     "binary": pa.binary(),
 }
+"""Arrow's types by Spark's."""
 
 
 def ddl(columns: tuple[str, ...] = COLUMNS) -> str:
@@ -56,4 +57,4 @@ def ddl(columns: tuple[str, ...] = COLUMNS) -> str:
 
 def arrow_schema(columns: tuple[str, ...] = COLUMNS) -> pa.Schema:
     """The columns as Arrow has them."""
-    return pa.schema([pa.field(name, _ARROW_OF[TYPES[name]]) for name in columns])
+    return pa.schema([pa.field(name, ARROW_OF[TYPES[name]]) for name in columns])

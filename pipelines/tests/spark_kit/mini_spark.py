@@ -20,7 +20,7 @@ from exactly_once.crashing_archive import Killer
 
 from gantry_pipelines.archive import points
 from gantry_pipelines.archive.format import ArchiveFormat
-from gantry_pipelines.archive.frames import file_of
+from gantry_pipelines.archive.manifest import file_of
 from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.source import ArchiveSource
 from gantry_pipelines.archive.writer import ArchiveWriter

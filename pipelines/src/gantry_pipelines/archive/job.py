@@ -27,11 +27,10 @@ from gantry_pipelines.archive.errors import ArchiveError, CannotCompact
 from gantry_pipelines.archive.exits import at_work, job_error
 from gantry_pipelines.archive.expiry import expire
 from gantry_pipelines.archive.failures import own_error
-from gantry_pipelines.archive.frames import file_of, transform
-from gantry_pipelines.archive.manifest import ArchivedFile, Kind
+from gantry_pipelines.archive.manifest import ArchivedFile, Kind, file_of
 from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters, run_settings
-from gantry_pipelines.archive.source import ArchiveSource
+from gantry_pipelines.archive.source import ArchiveSource, transform
 from gantry_pipelines.archive.summary import ArchiveSummary, summarize
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import PipelineConfig

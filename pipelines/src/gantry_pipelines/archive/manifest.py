@@ -90,7 +90,7 @@ def encode(record: Record) -> bytes:
         "batchId": record.batch_id,
         "replaces": list(record.replaces),
         "exchange": record.exchange,
-        "files": [_document(file) for file in record.files],
+        "files": [document_of(file) for file in record.files],
     }
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
@@ -105,7 +105,7 @@ def decode(name: str, data: bytes) -> Record:
             )
         return Record(
             name,
-            tuple(_file(one) for one in document["files"]),
+            tuple(file_of(one) for one in document["files"]),
             tuple(document["replaces"]),
             document["queryId"],
             document["batchId"],
@@ -115,7 +115,8 @@ def decode(name: str, data: bytes) -> Record:
         raise ManifestBroken(f"{RECORDS}/{name} is not a record: {error!r}") from error
 
 
-def _document(file: ArchivedFile) -> dict[str, Any]:
+def document_of(file: ArchivedFile) -> dict[str, Any]:
+    """Return a file in plain values: what a record holds of it, and a row of Spark's."""
     queue = file.range.queue
     return {
         "topic": queue.topic,
@@ -134,7 +135,8 @@ def _document(file: ArchivedFile) -> dict[str, Any]:
     }
 
 
-def _file(document: Mapping[str, Any]) -> ArchivedFile:
+def file_of(document: Mapping[str, Any]) -> ArchivedFile:
+    """Return the file that `document_of` made these values of."""
     queue = QueueId(document["topic"], document["broker"], document["queue"])
     return ArchivedFile(
         Place(QueueRange(queue, document["begin"], document["end"]), document["day"]),

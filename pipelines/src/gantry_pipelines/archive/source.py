@@ -9,20 +9,20 @@ archive's identity, and one of another archive is refused.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from gantry_pipelines.archive.errors import OtherArchive
 from gantry_pipelines.archive.format import ArchiveFormat, read_format
-from gantry_pipelines.archive.frames import FILE_SCHEMA, as_batch
 from gantry_pipelines.archive.grid import laid
-from gantry_pipelines.archive.manifest import ArchivedFile
+from gantry_pipelines.archive.manifest import ArchivedFile, document_of
 from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.planning import BYTES_TARGET, lost_ranges, pieces_to_write, rounds, tasks
 from gantry_pipelines.archive.reading import ManifestReader
@@ -33,6 +33,7 @@ from pyspark_rocketmq.offsets import StreamOffset
 from pyspark_rocketmq.options import ReadOptions, read_options
 from pyspark_rocketmq.planning import Cut
 from pyspark_rocketmq.reading import read_task
+from pyspark_rocketmq.schema import ARROW_OF
 from pyspark_rocketmq.stream_reader import StreamReader
 from pyspark_rocketmq.tasks import extents_of
 
@@ -47,6 +48,25 @@ OWN_OPTIONS: Final = (
     "archive.cores",
     "archive.taskBytes",
 )
+
+FILE_TYPES: Final = {
+    "topic": "string",
+    "broker": "string",
+    "queue": "int",
+    "begin": "bigint",
+    "end": "bigint",
+    "day": "string",
+    "rows": "bigint",
+    "bytes": "bigint",
+    "checksum": "string",
+    "firstTimeUs": "bigint",
+    "lastTimeUs": "bigint",
+    "kind": "string",
+    "staged": "string",
+}
+"""Columns of the frame that the source gives: one row for each file that a worker wrote, and no message."""
+FILE_SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, kind in FILE_TYPES.items())
+FILE_ARROW: Final = pa.schema([pa.field(name, ARROW_OF[kind]) for name, kind in FILE_TYPES.items()])
 
 
 class ArchiveSource(DataSource):
@@ -204,7 +224,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, ArchivePartition), "Spark hands over what it was given"
         yield as_batch(partition.lost)
         if partition.task is not None:
-            yield from map(_one, self.write(partition.task))
+            yield from (as_batch([file]) for file in self.write(partition.task))
 
     def write(self, task: Task) -> Iterator[ArchivedFile]:
         """The files of a task."""
@@ -239,5 +259,14 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return laid(limited, whole, self.format.grid_rows)
 
 
-def _one(file: ArchivedFile) -> pa.RecordBatch:
-    return as_batch([file])
+def transform(files: DataFrame) -> DataFrame:
+    """One row for each file, those of a task by queue and offset.
+
+    Nothing here may need a second look at the rows (a global sort samples them first): each look writes the files
+    again."""
+    return files.select(*FILE_TYPES).sortWithinPartitions("topic", "broker", "queue", "begin")
+
+
+def as_batch(files: Iterable[ArchivedFile]) -> pa.RecordBatch:
+    """Files as Spark takes them."""
+    return pa.RecordBatch.from_pylist([document_of(file) for file in files], schema=FILE_ARROW)
