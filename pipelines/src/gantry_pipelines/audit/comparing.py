@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
-from gantry_pipelines.audit.copies import Bytes
+from gantry_pipelines.audit.copies import Bytes, joined
 from gantry_pipelines.audit.model import UNKNOWN, Check, Finding, Kind, Span
 from gantry_pipelines.audit.walking import Grade, Record, Walk, displaced, record_at
 from gantry_wire.message import BLANK_BYTES
@@ -46,17 +46,7 @@ def differing(one: Sum, other: Sum, span: Span, is_known: bool = False) -> list[
     found = differing(one, other, Span(span.begin, middle))
     # One half differs. If it is not the first, it is the second, and need not be asked.
     found += differing(one, other, Span(middle, span.end), is_known=not found)
-    return _merged(found)
-
-
-def _merged(spans: list[Span]) -> list[Span]:
-    result: list[Span] = []
-    for span in spans:
-        if result and result[-1].end == span.begin:
-            result[-1] = Span(result[-1].begin, span.end)
-        else:
-            result.append(span)
-    return result
+    return list(joined(found))
 
 
 @final

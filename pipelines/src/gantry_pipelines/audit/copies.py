@@ -101,12 +101,12 @@ def summed(data: bytes, algorithm: Algorithm) -> str:
     return f"{zlib.crc32(data):08x}" if algorithm == "crc32" else hashlib.sha256(data).hexdigest()
 
 
-def joined(holes: list[Span]) -> tuple[Span, ...]:
-    """Holes in order, neighbours as one."""
+def joined(spans: list[Span]) -> tuple[Span, ...]:
+    """Return spans in order, those that meet or overlap as one, without empty ones."""
     result: list[Span] = []
-    for hole in sorted(one for one in holes if one.length):
-        if result and hole.begin <= result[-1].end:
-            result[-1] = Span(result[-1].begin, max(hole.end, result[-1].end))
+    for span in sorted(one for one in spans if one.length):
+        if result and span.begin <= result[-1].end:
+            result[-1] = Span(result[-1].begin, max(span.end, result[-1].end))
         else:
-            result.append(hole)
+            result.append(span)
     return tuple(result)

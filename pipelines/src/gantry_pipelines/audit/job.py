@@ -31,7 +31,7 @@ from gantry_pipelines.connecting import read_settings, token_for
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import Job
-from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
+from gantry_pipelines.outcome import EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
 from gantry_spec.pipelines.kinds import AuditSpec
 from gantry_spec.pipelines.parts import AuditCheck
 from pyspark_rocketmq.catalog import Catalog
@@ -148,7 +148,7 @@ def outcome_of(result: AuditResult, order: AuditOrder, reporter: Reporter) -> Ou
     if order.destination and total > order.findings_max:
         reporter.warn("FindingsCut", f"the table has {order.findings_max} of {total} findings: see findingsMax")
     return Outcome(
-        EXIT_FAILED if total else EXIT_DONE,
+        result.exit_code,
         "Findings" if total else "Clean",
         result.text().splitlines()[-1],
         rows=sum(one.records for one in result.brokers),

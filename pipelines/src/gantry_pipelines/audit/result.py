@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, final
 
 from gantry_pipelines.audit.model import UNKNOWN, Check, Finding, Span
+from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED
 
 SHOWN_MAX: Final = 30
 FIRST_MAX: Final = 5
@@ -17,9 +18,6 @@ BROKERS_MAX: Final = 3
 COPIES_MAX: Final = 8
 TEXT_MAX: Final = 120
 """Of the document: it ends up in a container's last words, of which Kubernetes keeps 4096 bytes."""
-EXIT_CLEAN: Final = 0
-EXIT_FINDINGS: Final = 1
-EXIT_NOT_DONE: Final = 2
 
 
 @final
@@ -68,7 +66,7 @@ class AuditResult:
     @property
     def exit_code(self) -> int:
         """0: nothing is wrong. 1: something is."""
-        return EXIT_FINDINGS if self.findings else EXIT_CLEAN
+        return EXIT_FAILED if self.findings else EXIT_DONE
 
     def text(self) -> str:
         """The report."""

@@ -20,7 +20,7 @@ from gantry_pipelines.audit.errors import CopyUnreachable, Expired
 from gantry_pipelines.audit.model import Span
 from gantry_pipelines.audit.settings import SidecarAccess
 from gantry_store_files import UNIT_BYTES
-from gantry_wire.names import SYSTEM_TOPICS, is_retry_or_dead_letter
+from pyspark_rocketmq.model import is_internal
 
 PIECE_BYTES_MIN: Final = 64 << 10
 UNITS_MAX: Final = 1 << 16
@@ -146,8 +146,7 @@ class SidecarCopy:
         topics, is_all = self._topics()
         if topic in topics:
             return True
-        is_ours_to_say = is_all and topic not in SYSTEM_TOPICS and not is_retry_or_dead_letter(topic)
-        return False if is_ours_to_say and not topic.endswith("_REPLY_TOPIC") else None
+        return False if is_all and not is_internal(topic) else None
 
     def _topics(self) -> tuple[dict[str, dict[str, Any]], bool]:
         """By name, and whether these are all; asked once."""

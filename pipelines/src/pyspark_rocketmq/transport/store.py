@@ -38,9 +38,8 @@ from gantry_store_files import (
 from gantry_store_files.queue_units import STORE_TIME_BYTES, begins_before, ends_before, head_store_time
 from gantry_store_files.store_identity import Epoch
 from gantry_wire.message import check_record
-from pyspark_rocketmq.model import Bounds, QueueId
+from pyspark_rocketmq.model import Bounds, QueueId, is_internal
 from pyspark_rocketmq.replica_view import Bytes, Gone, NotYet, Unreachable
-from pyspark_rocketmq.topics import is_internal
 from pyspark_rocketmq.transport.pieces import UNIT, Units
 
 UNWHOLE_MAX: Final = 100_000
