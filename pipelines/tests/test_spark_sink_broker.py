@@ -21,15 +21,14 @@ from gantry_client import Admin, ClientError, Message, MessageQueue, PullConsume
 from gantry_testing.client import wait_until
 from gantry_wire import names
 from pyspark_rocketmq.errors import BatchTorn, NotTransactional
-from pyspark_rocketmq.sink import sweeping
+from pyspark_rocketmq.sink import driver as driving
 from pyspark_rocketmq.sink.columns import Columns
-from pyspark_rocketmq.sink.driving import Driver
+from pyspark_rocketmq.sink.driver import Driver
 from pyspark_rocketmq.sink.ending import HalfEnds
 from pyspark_rocketmq.sink.halves import Halves, unpack
-from pyspark_rocketmq.sink.identity import TaskIdentity
 from pyspark_rocketmq.sink.markers import group_of
 from pyspark_rocketmq.sink.options import SinkOptions, parse
-from pyspark_rocketmq.sink.tasks import TaskDone, run_task
+from pyspark_rocketmq.sink.tasks import TaskDone, TaskIdentity, run_task
 
 SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200", "transactionCheckMax": "3"}
 NUMBERS = itertools.count()
@@ -146,7 +145,7 @@ def test_a_driver_that_dies_behind_the_marker_is_finished_by_the_next(broker: Gr
 @pytest.mark.verify
 def test_a_driver_that_dies_before_the_marker_has_done_nothing(broker: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next attempt is the batch; what the dead one stored is asked about, and rolled back, and nothing else is."""
-    monkeypatch.setattr(sweeping, "PRESENT_MS", 4000)
+    monkeypatch.setattr(driving, "PRESENT_MS", 4000)
     scene = Scene(broker)
     asyncio.run(scene.driver(0).commit(scene.tasks(["first"], 0)))
     scene.tasks(["x", "y", "z"], 1)
@@ -158,7 +157,7 @@ def test_a_driver_that_dies_before_the_marker_has_done_nothing(broker: Group, mo
     assert sorted(scene.bodies()) == ["first", "x", "y", "z"]
     asyncio.run(scene.driver(2, run="run-2").commit(later))
     assert Counter(scene.bodies()) == Counter(["first", "x", "y", "z", "later"])
-    assert asyncio.run(sweeping.sweep(scene.query, 9, Halves(), scene.options, present_ms=3000)) == 0
+    assert asyncio.run(driving.sweep(scene.query, 9, Halves(), scene.options, present_ms=3000)) == 0
 
 
 @pytest.mark.verify

@@ -18,12 +18,12 @@ from gantry_wire.properties import parse_properties
 from pyspark_rocketmq.errors import InvalidOption, InvalidRow
 from pyspark_rocketmq.sink.columns import ACCEPTED, Columns, check_columns
 from pyspark_rocketmq.sink.destinations import Destinations
+from pyspark_rocketmq.sink.driver import batch_of
 from pyspark_rocketmq.sink.halves import HalfPlace, Halves, joined, unpack
 from pyspark_rocketmq.sink.markers import Marker, MarkerKind, decode, group_of, queue_number
 from pyspark_rocketmq.sink.options import OnUnsure, Reserved, parse
 from pyspark_rocketmq.sink.packing import Packer
 from pyspark_rocketmq.sink.rows import Row, RowReader
-from pyspark_rocketmq.sink.sweeping import batch_of
 
 SERVERS = {"nameServers": "127.0.0.1:9876"}
 

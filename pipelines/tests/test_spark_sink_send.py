@@ -16,9 +16,8 @@ from gantry_wire.command import Command
 from gantry_wire.message import StoredMessage
 from pyspark_rocketmq.errors import InvalidRow, NotStored, NotTransactional, Refused
 from pyspark_rocketmq.sink.columns import Columns
-from pyspark_rocketmq.sink.identity import TaskIdentity
 from pyspark_rocketmq.sink.options import parse
-from pyspark_rocketmq.sink.tasks import TaskDone, run_task
+from pyspark_rocketmq.sink.tasks import TaskDone, TaskIdentity, run_task
 
 BATCH = RequestCode.SEND_BATCH_MESSAGE
 

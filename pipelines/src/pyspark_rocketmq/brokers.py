@@ -6,7 +6,6 @@ What a broker says with a code becomes one of three things here, and nowhere els
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar, final
@@ -14,26 +13,17 @@ from typing import Any, Final, TypeVar, final
 from gantry_client import BrokerRefused, ClientError, NoRoute, RequestFailed
 from gantry_client.sync import Admin
 from gantry_wire.codes import ResponseCode
-from gantry_wire.structs import ready_structs
 from pyspark_rocketmq.errors import NoReplica, Refused
 from pyspark_rocketmq.replica_view import NotYet, Unreachable, ViewError
 from pyspark_rocketmq.settings import ReadSettings
 
 T = TypeVar("T")
 
-_one_at_a_time: Final = threading.Lock()
-
 PAUSE_S: Final = 0.5
 """Between two rounds of asking."""
 
 _FORBIDDEN: Final = frozenset({int(ResponseCode.NO_PERMISSION), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)})
 _NOT_HERE_YET: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
-
-
-def ready() -> None:
-    """Have all classes of documents worked out, whichever thread comes first; see `ready_structs`."""
-    with _one_at_a_time:
-        ready_structs()
 
 
 @final

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, final
 
 from gantry_client import NoRoute
-from pyspark_rocketmq.brokers import patiently, ready
+from pyspark_rocketmq.brokers import patiently
 from pyspark_rocketmq.consumer_groups import commit_offsets, group_offsets
 from pyspark_rocketmq.errors import DataLost, InvalidOption
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, Replica
@@ -20,6 +20,7 @@ from pyspark_rocketmq.replica_view import Gone, Unreachable, View, ViewError
 from pyspark_rocketmq.settings import ReadSettings, parse_member_name
 from pyspark_rocketmq.transport.store import topics_in
 from pyspark_rocketmq.views import Attempt, Opener, attempts
+from pyspark_rocketmq.worker import prepare_structs
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class Catalog:
 
     def __init__(self, settings: ReadSettings) -> None:
         """Connects to nobody yet."""
-        ready()
+        prepare_structs()
         self._settings = settings
         self._opener = Opener(settings)
         self._views: dict[Attempt, View] = {}

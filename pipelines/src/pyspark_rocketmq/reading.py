@@ -18,14 +18,14 @@ from typing import Final, final
 
 import pyarrow as pa
 
-from pyspark_rocketmq.brokers import PAUSE_S, ready
+from pyspark_rocketmq.brokers import PAUSE_S
 from pyspark_rocketmq.decode import decode
 from pyspark_rocketmq.errors import DamagedRecord, DataLost, NoReplica, Refused, RocketMQSourceError
 from pyspark_rocketmq.model import Replica, Task
 from pyspark_rocketmq.replica_view import Gone, View, ViewError
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.views import Opener, attempts
-from pyspark_rocketmq.worker import settled
+from pyspark_rocketmq.worker import prepare_worker
 
 _FINAL: Final = (Gone, DamagedRecord, Refused)
 """What another look at the same replica would not change."""
@@ -33,8 +33,7 @@ _FINAL: Final = (Gone, DamagedRecord, Refused)
 
 def read_task(task: Task, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in its order. Raises NoReplica, DataLost, DamagedRecord, or Refused."""
-    ready()
-    settled()
+    prepare_worker()
     with Opener(settings) as opener:
         yield from _Reading(task, settings, opener).batches()
 

@@ -30,10 +30,10 @@ from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.source_options import connection_options
 from gantry_spec.manifest.parts import Part
 from gantry_spec.pipelines.kinds import ArchiveSpec
-from gantry_wire.structs import ready_structs
 from pyspark_rocketmq.option_words import OptionWords
 from pyspark_rocketmq.options import read_settings
 from pyspark_rocketmq.settings import ReadSettings
+from pyspark_rocketmq.worker import prepare_structs
 
 GROUP: Final = "GantryRestore"
 PULL: Final = 256
@@ -92,7 +92,7 @@ class RestoreJob(Job[RestoreSpec, RestoreParameters]):
 
     def run(self, settings: RestoreParameters, reporter: Reporter) -> Outcome:
         """All topics, to their ends."""
-        ready_structs()
+        prepare_structs()
         sent = _Count(reporter)
         plan = RestorePlan(settings.topics, settings.progress, told=sent.add, is_stopped=lambda: reporter.stop.is_asked)
         try:

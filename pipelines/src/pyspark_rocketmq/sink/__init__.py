@@ -4,10 +4,9 @@ At least once, in batches, unless `transactional=true`: then exactly once, by ha
 batch (`committing`). What the three moments of a write are is in `writers`.
 
     columns -> rows -> packing -> batches                        at least once
-                              `-> half_messages -> driving       exactly once
+                              `-> half_messages -> driver        exactly once
                                                    |- deciding, markers, marker_queue    which attempt is the batch
-                                                   |- ending                             its messages are delivered
-                                                   `- sweeping                           those of dead attempts are not
+                                                   `- ending                             its messages are delivered
 """
 
 from collections.abc import Mapping

@@ -22,11 +22,11 @@ from gantry_client.clock import wall_ms
 from gantry_wire.batch import BatchEntry
 from gantry_wire.limits import MESSAGE_BYTES_MAX
 from gantry_wire.unique_id import UniqueIds
-from pyspark_rocketmq.sink.destinations import Destinations
+from pyspark_rocketmq.sink.destinations import Destinations, queues_of
 from pyspark_rocketmq.sink.loop import LoopThread
 from pyspark_rocketmq.sink.options import OnUnsure, SinkOptions
 from pyspark_rocketmq.sink.packing import Packer, entry_bytes
-from pyspark_rocketmq.sink.patience import patiently
+from pyspark_rocketmq.sink.requests import patiently
 from pyspark_rocketmq.sink.rows import Row
 
 GROUP: Final = "SPARK_SINK"
@@ -49,7 +49,7 @@ class BatchSender:
         self._options: Final = options
         self._packer: Final = packer
         self._ids: Final = ids
-        self._destinations: Final = Destinations(lambda topic: loop.run(self._queues(topic)))
+        self._destinations: Final = Destinations(lambda topic: loop.run(queues_of(producer, topic, options.connection)))
         self._waiting: Final[dict[_Place, tuple[list[BatchEntry], list[int]]]] = {}
         self._under_way: Final[deque[concurrent.futures.Future[None]]] = deque()
         self._lanes: Final[dict[MessageQueue, asyncio.Lock]] = {}
@@ -119,17 +119,6 @@ class BatchSender:
         await patiently(
             attempt, f"{rows} messages for {topic} were not stored", patience_ms=settings.patience_ms,
             attempt_ms=settings.request_timeout_ms, refresh=partial(self._producer.refresh, topic),
-        )  # fmt: skip
-
-    async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        settings = self._options.connection
-
-        async def attempt(timeout_ms: int) -> tuple[MessageQueue, ...]:
-            return tuple(await self._producer.queues(topic))
-
-        return await patiently(
-            attempt, f"nobody says where {topic} is", patience_ms=settings.patience_ms,
-            attempt_ms=settings.request_timeout_ms,
         )  # fmt: skip
 
 

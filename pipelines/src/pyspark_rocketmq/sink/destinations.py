@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from gantry_client import MessageQueue
+from gantry_client import MessageQueue, Producer, TransactionProducer
 from gantry_wire.hashing import java_string_hash
 from pyspark_rocketmq.errors import InvalidRow
+from pyspark_rocketmq.settings import ReadSettings
+from pyspark_rocketmq.sink.requests import patiently
 from pyspark_rocketmq.sink.rows import Row
 
 
@@ -51,3 +53,17 @@ class Destinations:
         if topic not in self._queues:
             self._queues[topic] = self._queues_of(topic)
         return self._queues[topic]
+
+
+async def queues_of(
+    producer: Producer | TransactionProducer, topic: str, settings: ReadSettings
+) -> tuple[MessageQueue, ...]:
+    """Return the queues of a topic, from name servers. Raises NotStored when none answers in time."""
+
+    async def attempt(timeout_ms: int) -> tuple[MessageQueue, ...]:
+        return tuple(await producer.queues(topic))
+
+    return await patiently(
+        attempt, f"nobody says where {topic} is", patience_ms=settings.patience_ms,
+        attempt_ms=settings.request_timeout_ms,
+    )  # fmt: skip

@@ -17,10 +17,9 @@ from gantry_client import BrokerRefused, HalfMessage, MessageQueue, TransactionP
 from gantry_wire.codes import ResponseCode
 from pyspark_rocketmq.errors import BatchTorn, RocketMQSourceError
 from pyspark_rocketmq.sink import points
-from pyspark_rocketmq.sink.flow import flow
 from pyspark_rocketmq.sink.halves import HalfPlace, Halves
 from pyspark_rocketmq.sink.options import SinkOptions
-from pyspark_rocketmq.sink.patience import patiently
+from pyspark_rocketmq.sink.requests import flow, patiently
 
 log = logging.getLogger(__name__)
 GONE_CODES: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.ILLEGAL_OPERATION})

@@ -16,13 +16,12 @@ from typing import Final, final
 from gantry_client import HalfMessage, MessageQueue, TransactionProducer
 from pyspark_rocketmq.errors import NotTransactional
 from pyspark_rocketmq.sink import points
-from pyspark_rocketmq.sink.destinations import Destinations
-from pyspark_rocketmq.sink.flow import flow
+from pyspark_rocketmq.sink.destinations import Destinations, queues_of
 from pyspark_rocketmq.sink.halves import HalfPlace, Halves
 from pyspark_rocketmq.sink.loop import LoopThread
 from pyspark_rocketmq.sink.options import SinkOptions
 from pyspark_rocketmq.sink.packing import Packer
-from pyspark_rocketmq.sink.patience import patiently
+from pyspark_rocketmq.sink.requests import flow, patiently
 from pyspark_rocketmq.sink.rows import Row
 
 CHUNK_ROWS: Final = 2048
@@ -38,7 +37,7 @@ class HalfSender:
         self._options: Final = options
         self._packer: Final = packer
         self._checked: Final[set[str]] = set()
-        self._destinations: Final = Destinations(lambda topic: loop.run(self._queues(topic)))
+        self._destinations: Final = Destinations(lambda topic: loop.run(queues_of(producer, topic, options.connection)))
         self._places: Final[list[HalfPlace]] = []
         self._chunk: list[tuple[Row, MessageQueue | None]] = []
         self.rows = 0
@@ -101,17 +100,6 @@ class HalfSender:
                 "is committed twice is stored once. Gantry's brokers do, with messageIndexEnable=true; Apache RocketMQ "
                 "stores it twice. Write to Gantry's, or without transactional, which is at least once"
             )
-
-    async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        settings = self._options.connection
-
-        async def attempt(timeout_ms: int) -> tuple[MessageQueue, ...]:
-            return tuple(await self._producer.queues(topic))
-
-        return await patiently(
-            attempt, f"nobody says where {topic} is", patience_ms=settings.patience_ms,
-            attempt_ms=settings.request_timeout_ms,
-        )  # fmt: skip
 
 
 def _place(half: HalfMessage) -> HalfPlace:

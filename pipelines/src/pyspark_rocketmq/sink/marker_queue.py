@@ -24,7 +24,7 @@ from gantry_wire.commands.admin import TopicConfig
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.sink.markers import queue_number
 from pyspark_rocketmq.sink.options import SinkOptions
-from pyspark_rocketmq.sink.patience import patiently
+from pyspark_rocketmq.sink.requests import patiently
 
 T = TypeVar("T")
 QUEUES: Final = 16

@@ -1,4 +1,6 @@
-"""How long something is tried again, and what is not worth trying: a failover takes half a minute, a typo for ever.
+"""How the sink makes requests: repeated while a failure may pass, and a bounded number of them side by side.
+
+A failover takes half a minute, a typo for ever: `is_passing` says which refusals are worth another attempt.
 
 Every request of the sink may be repeated: sends are at least once anyway, half messages that nobody lists are never
 delivered, ends and markers count once however often they come.
@@ -8,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from gantry_client import (
@@ -24,6 +27,7 @@ from gantry_wire.codes import ResponseCode
 from pyspark_rocketmq.errors import NotStored, Refused
 
 T = TypeVar("T")
+R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 PASSING_CODES: Final = frozenset(
@@ -81,3 +85,21 @@ async def patiently(
                     await refresh()
             except (ClientError, TimeoutError) as error:
                 log.info("the route could not be asked for", extra={"what": what, "reason": str(error)})
+
+
+async def flow(items: Iterable[T], do: Callable[[T], Awaitable[R]], *, window: int) -> list[R]:
+    """What `do` returns for each, in the order of the items. The first failure ends all, and is raised."""
+    results: list[R] = []
+    under_way: deque[asyncio.Future[R]] = deque()
+    try:
+        for item in items:
+            if len(under_way) >= window:
+                results.append(await under_way.popleft())
+            under_way.append(asyncio.ensure_future(do(item)))
+        while under_way:
+            results.append(await under_way.popleft())
+    finally:
+        for rest in under_way:
+            rest.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+    return results
