@@ -8,7 +8,6 @@ says: done twice, it is one file. `spark.read.json(gapsPath)` is the table.
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 
+from pyspark_rocketmq.durable_files import write_whole
 from pyspark_rocketmq.model import QueueId
 
 log = logging.getLogger(__name__)
@@ -82,18 +82,8 @@ def record_gaps(path: str, gaps: Sequence[Gap]) -> None:
     lines = gap_lines(gaps)
     name = f"gaps-{hashlib.sha256(lines).hexdigest()[:20]}.json"
     if urlsplit(path).scheme in ("", "file"):
-        _write_file(Path(urlsplit(path).path if path.startswith("file:") else path), name, lines)
+        write_whole(Path(urlsplit(path).path if path.startswith("file:") else path, name), lines)
         return
     store, folder = pafs.FileSystem.from_uri(path)
     with store.open_output_stream(f"{folder.rstrip('/')}/{name}") as stream:  # an object is there whole, or not
         stream.write(lines)
-
-
-def _write_file(folder: Path, name: str, lines: bytes) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    unready = folder / f".{name}.{os.getpid()}"
-    with unready.open("wb") as file:
-        file.write(lines)
-        file.flush()
-        os.fsync(file.fileno())
-    unready.replace(folder / name)

@@ -6,8 +6,6 @@ below. A policy in its head forbids the browser to load anything, so what is in 
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -19,6 +17,7 @@ from gantry_pipelines.analytics.charts import Chart
 from gantry_pipelines.analytics.figures import Figures, figures_of
 from gantry_pipelines.analytics.report_style import STYLE
 from gantry_pipelines.analytics.tables import Tables
+from pyspark_rocketmq.durable_files import write_whole
 
 DAYS_MAX: Final = 7
 """What a report shows: the last week of what was written."""
@@ -33,12 +32,7 @@ def write_report(tables: Tables, path: Path, now_ms: int) -> bool:
     figures = figures_of(tables, now_ms - DAYS_MAX * DAY_MS, now_ms + DAY_MS)
     if figures is None:
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(page(figures, now_ms))
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)
+    write_whole(path, page(figures, now_ms).encode())
     return True
 
 

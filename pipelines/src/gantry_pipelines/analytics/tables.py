@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 
 from gantry_pipelines.analytics.names import TABLES, Table
 from gantry_pipelines.errors import JobError
+from pyspark_rocketmq.durable_files import sync_file, sync_folder, write_whole
 
 STAGED: Final = "_staged"
 JOURNAL: Final = "_journal.json"
@@ -121,10 +122,10 @@ class Tables:
                 path = folder / target
                 path.parent.mkdir(parents=True)
                 pq.write_table(part, path, compression="zstd")
-                _sync(path)
+                sync_file(path)
                 moves[f"{STAGED}/{run}/{target}"] = target
         journal = {"run": run, "moves": moves, "progress": dict(progress)}
-        _replace(self._root / JOURNAL, json.dumps(journal).encode())
+        write_whole(self._root / JOURNAL, json.dumps(journal).encode())
         self._finish()
         return len(moves)
 
@@ -159,10 +160,10 @@ class Tables:
                 if (self._root / source).exists():
                     (self._root / target).parent.mkdir(parents=True, exist_ok=True)
                     os.replace(self._root / source, self._root / target)
-                    _sync((self._root / target).parent)
-            _replace(self._root / PROGRESS, json.dumps(journal["progress"]).encode())
+                    sync_folder((self._root / target).parent)
+            write_whole(self._root / PROGRESS, json.dumps(journal["progress"]).encode())
             path.unlink()
-            _sync(self._root)
+            sync_folder(self._root)
         shutil.rmtree(self._root / STAGED, ignore_errors=True)
 
 
@@ -174,19 +175,3 @@ def total(rows: Mapping[str, pa.Table], column: str) -> int:
 def _times_ms(rows: pa.Table, table: Table) -> npt.NDArray[np.int64]:
     times = rows[table.time].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
     return np.asarray(times, dtype=np.int64) // 1000
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.write_bytes(data)
-    _sync(temporary)
-    os.replace(temporary, path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from gantry_pipelines.archive.errors import ArchiveError, CannotCompact
 from gantry_pipelines.archive.layout import STAGED, STAGED_SUFFIX
+from pyspark_rocketmq.durable_files import make_folders, sync_file, sync_folder, write_whole
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -100,20 +101,8 @@ class Folder:
             return None
 
     def write(self, path: str, data: bytes) -> None:
-        """By a file beside it, synced, renamed, and the folder synced."""
-        at = self._at(path)
-        make_folders(at.parent)
-        beside = at.with_name(f".{secrets.token_hex(8)}.tmp")
-        try:
-            with beside.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(at)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
-        sync_folder(at.parent)
+        """By a file beside it."""
+        write_whole(self._at(path), data)
 
     def remove(self, path: str) -> None:
         """Delete a file, and nothing else: an empty folder does no harm, and somebody may be about to use it."""
@@ -191,30 +180,3 @@ class Folder:
         if not path or path.startswith("/") or ".." in parts:
             raise ArchiveError(f"{path!r} is no path in an archive")
         return Path(self.root, *parts)
-
-
-def make_folders(folder: Path) -> None:
-    """A folder and those above it, durably."""
-    if folder.is_dir():
-        return
-    make_folders(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)
-
-
-def sync_file(path: Path) -> None:
-    """Make a file's bytes durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

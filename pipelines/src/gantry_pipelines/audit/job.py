@@ -8,8 +8,6 @@ DESTINATION/reports/audit-20261122T101500Z.json          what goes into a resour
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,6 +33,7 @@ from gantry_pipelines.outcome import EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
 from gantry_spec.pipelines.kinds import AuditSpec
 from gantry_spec.pipelines.parts import AuditCheck
 from pyspark_rocketmq.catalog import Catalog
+from pyspark_rocketmq.durable_files import replacement_of, write_whole
 from pyspark_rocketmq.errors import RocketMQSourceError
 from pyspark_rocketmq.model import ReadFrom, Replica, TransportKind
 from pyspark_rocketmq.settings import ReadSettings
@@ -162,23 +161,11 @@ def written(result: AuditResult, folder: Path, findings_max: int) -> int:
     """The table, the report and the document; each appears whole. How many files."""
     name = "audit-" + datetime.fromtimestamp(result.began_s, UTC).strftime("%Y%m%dT%H%M%SZ")
     table = findings_table(result.findings[:findings_max])
-    _whole(folder / "findings" / f"{name}.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
-    _whole(folder / "reports" / f"{name}.txt", lambda path: path.write_text(result.text(), encoding="utf-8"))
-    document = json.dumps(result.document(), indent=2) + "\n"
-    _whole(folder / "reports" / f"{name}.json", lambda path: path.write_text(document, encoding="utf-8"))
+    with replacement_of(folder / "findings" / f"{name}.parquet") as path:
+        pq.write_table(table, path, compression="zstd")
+    write_whole(folder / "reports" / f"{name}.txt", result.text().encode())
+    write_whole(folder / "reports" / f"{name}.json", (json.dumps(result.document(), indent=2) + "\n").encode())
     return 3
-
-
-def _whole(path: Path, write: Callable[[Path], object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    try:
-        write(Path(temporary))
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _spark_tasks(order: AuditOrder, reporter: Reporter) -> RunTasks:

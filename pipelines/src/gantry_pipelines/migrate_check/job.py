@@ -28,6 +28,7 @@ from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_UNKNOWN, Outco
 from gantry_spec.manifest.parts import Address, Part
 from gantry_spec.pipelines.parts import GroupName, PipelineSpec, Transport
 from pyspark_rocketmq.catalog import Catalog
+from pyspark_rocketmq.durable_files import write_whole
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.settings import ReadSettings
 
@@ -186,10 +187,8 @@ def _outcome(result: CheckResult, config: PipelineConfig[MigrateCheckSpec], repo
     files = 0
     if config.here.destination:
         folder = Path(config.here.destination)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "migrate-check.txt").write_text(text, encoding="utf-8")
-        document = json.dumps(result.document(), indent=2) + "\n"
-        (folder / "migrate-check.json").write_text(document, encoding="utf-8")
+        write_whole(folder / "migrate-check.txt", text.encode())
+        write_whole(folder / "migrate-check.json", (json.dumps(result.document(), indent=2) + "\n").encode())
         files = 2
     total = len(result.findings)
     return Outcome(
