@@ -65,11 +65,8 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks. Raises InvalidOption, NoReplica and DataLost."""
-        catalog = Catalog(self.options.settings)
-        try:
+        with Catalog(self.options.settings) as catalog:
             return [TaskPartition(task) for task in self.tasks(catalog)]
-        finally:
-            catalog.close()
 
     def tasks(self, catalog: CatalogPort) -> list[Task]:
         """The same, with whoever knows the brokers."""

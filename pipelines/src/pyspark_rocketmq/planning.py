@@ -59,6 +59,13 @@ class Cut:
     partitions_min: int = 1
     cores: int = 1
 
+    def task(
+        self, broker: str, replicas: tuple[Replica, ...], ranges: tuple[QueueRange, ...], bytes_estimated: int,
+        physical: tuple[int, int] | None = None,
+    ) -> Task:  # fmt: skip
+        """Return a task of this read."""
+        return Task(broker, replicas, self.transport, ranges, self.columns, self.tags, physical, bytes_estimated)
+
 
 def plan(extents: Sequence[Extent], replicas: Mapping[str, tuple[Replica, ...]], cut: Cut) -> list[Task]:
     """The tasks of a read, broker by broker."""
@@ -110,31 +117,14 @@ def _chunks(
     for low, high in pairwise(edges):
         those = tuple(one.range for one in extents if one.begin < high and one.end > low)
         if those and low < high:
-            yield Task(
-                broker=broker,
-                replicas=replicas,
-                transport=cut.transport,
-                ranges=those,
-                columns=cut.columns,
-                tags=cut.tags,
-                physical=(low, high),
-                bytes_estimated=high - low,
-            )
+            yield cut.task(broker, replicas, those, high - low, (low, high))
 
 
 def _queue_tasks(
     broker: str, extents: Sequence[Extent], replicas: tuple[Replica, ...], cut: Cut, piece: int
 ) -> Iterable[Task]:
     for ranges, size in _filled(extents, piece):
-        yield Task(
-            broker=broker,
-            replicas=replicas,
-            transport=cut.transport,
-            ranges=ranges,
-            columns=cut.columns,
-            tags=cut.tags,
-            bytes_estimated=size,
-        )
+        yield cut.task(broker, replicas, ranges, size)
 
 
 def _filled(extents: Sequence[Extent], piece: int) -> Iterable[tuple[tuple[QueueRange, ...], int]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Final, final
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ _FINAL: Final = (Gone, DamagedRecord, Refused)
 def read_task(task: Task, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in its order. Raises NoReplica, DataLost, DamagedRecord, or Refused."""
     prepare_worker()
-    with Opener(settings) as opener:
+    with closing(Opener(settings)) as opener:
         yield from _Reading(task, settings, opener).batches()
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Final, Self, final
+from typing import Final, final
 
 from pyspark_rocketmq.brokers import Brokers
 from pyspark_rocketmq.discovery import Discovery
@@ -51,7 +50,7 @@ def _ways(replica: Replica, transport: TransportKind, is_physical: bool) -> list
 
 @final
 class Opener:
-    """Opens views, and keeps what they share. One thread at a time; use it inside `with`."""
+    """Opens views, and keeps what they share until `close`. One thread at a time."""
 
     def __init__(self, settings: ReadSettings) -> None:
         self._settings = settings
@@ -61,14 +60,6 @@ class Opener:
 
     def __repr__(self) -> str:
         return f"<Opener {self._settings.name_servers}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def open(self, replica: Replica, kind: TransportKind) -> View:
         """Raises a ViewError or Refused if it is known at once that it cannot be read."""

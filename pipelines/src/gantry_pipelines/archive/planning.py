@@ -118,12 +118,6 @@ def _is_mapped(replicas: Iterable[Replica], transport: TransportKind) -> bool:
 def _task(broker: str, extents: list[Extent], replicas: tuple[Replica, ...], cut: Cut) -> Task:
     is_chunk = can_chunk(replicas, cut.transport) and is_dense(extents)
     begin, end = min(one.begin for one in extents), max(one.end for one in extents)
-    return Task(
-        broker=broker,
-        replicas=replicas,
-        transport=cut.transport,
-        ranges=tuple(sorted(one.range for one in extents)),
-        columns=cut.columns,
-        physical=(begin, end) if is_chunk else None,
-        bytes_estimated=sum(one.wanted for one in extents),
-    )
+    ranges = tuple(sorted(one.range for one in extents))
+    size = sum(one.wanted for one in extents)
+    return cut.task(broker, replicas, ranges, size, (begin, end) if is_chunk else None)

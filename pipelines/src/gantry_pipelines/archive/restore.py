@@ -13,7 +13,6 @@ several share one. What brokers and retries had written on a message stays behin
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from gantry_pipelines.archive.layout import quoted
 from gantry_pipelines.archive.manifest import ArchivedFile
 from gantry_pipelines.archive.reading import read_manifest
 from gantry_pipelines.archive.storage import Folder, Storage
+from pyspark_rocketmq.clock import Clock, SystemClock
 from pyspark_rocketmq.model import QueueId
 
 NEEDED: Final = ("offset", "flag", "properties", "body", "messageId")
@@ -53,29 +53,6 @@ class Target(Protocol):
 
     def ids(self, queue: MessageQueue, begin: int) -> Iterable[str]:
         """Of the messages from there to the end."""
-
-
-class Pause(Protocol):
-    """Time that passes."""
-
-    def now_s(self) -> float:
-        """Seconds since some moment."""
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-
-
-@final
-class SystemPause:
-    """The machine's."""
-
-    def now_s(self) -> float:
-        """Seconds of a clock that nobody sets."""
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        """Wait; between questions to a broker that is not there."""
-        time.sleep(seconds)
 
 
 @final
@@ -113,7 +90,7 @@ class Restored:
     is_whole: bool
 
 
-def restore(storage: Storage, plan: RestorePlan, target: Target, pause: Pause | None = None) -> list[Restored]:
+def restore(storage: Storage, plan: RestorePlan, target: Target, clock: Clock | None = None) -> list[Restored]:
     """Send what is not there yet. Raises RestoreFailed, NoArchive, ManifestBroken, ClientError."""
     missing = [name for name in NEEDED if name not in read_format(storage).columns]
     if missing:
@@ -126,7 +103,7 @@ def restore(storage: Storage, plan: RestorePlan, target: Target, pause: Pause | 
     if absent:
         raise RestoreFailed(f"the archive in {storage} has nothing of topic {absent[0]}")
     works = [
-        _QueueRestore(storage, plan, target, files, queue_for(target, plan, queue, sorted(queues)), pause)
+        _QueueRestore(storage, plan, target, files, queue_for(target, plan, queue, sorted(queues)), clock)
         for queue, files in sorted(queues.items())
     ]
     with ThreadPoolExecutor(QUEUES_AT_ONCE, "archive-restore") as threads:
@@ -154,14 +131,14 @@ class _QueueRestore:
         target: Target,
         files: list[ArchivedFile],
         to: MessageQueue,
-        pause: Pause | None,
+        clock: Clock | None,
     ) -> None:
         self._storage: Final = storage
         self._plan: Final = plan
         self._target: Final = target
         self._files: Final = files
         self._to: Final = to
-        self._pause: Final = pause or SystemPause()
+        self._clock: Final = clock or SystemClock()
         self._queue: Final = files[0].range.queue
         self._book: Final = Folder(plan.progress)
         queue = self._queue
@@ -185,7 +162,7 @@ class _QueueRestore:
 
     def _deliver(self, batch: list[ReceivedMessage], *, is_certain: bool) -> None:
         """Make each of them be there, once."""
-        deadline_s = self._pause.now_s() + self._plan.patience_s
+        deadline_s = self._clock.now_s() + self._plan.patience_s
         rest = batch if is_certain else self._missing(batch, deadline_s, settle_s=0)
         self._found += len(batch) - len(rest)
         while rest:
@@ -199,7 +176,7 @@ class _QueueRestore:
                 self._sent += len(rest)
                 self._tail = receipts[-1].queue_offset + 1
                 return
-            if self._pause.now_s() >= deadline_s:
+            if self._clock.now_s() >= deadline_s:
                 raise RestoreFailed(f"{self._queue} was sent up to {rest[0].queue_offset}: {problem}")
             still = self._missing(rest, deadline_s, settle_s=SETTLE_S)
             self._sent += len(rest) - len(still)
@@ -207,18 +184,18 @@ class _QueueRestore:
 
     def _missing(self, batch: list[ReceivedMessage], deadline_s: float, settle_s: float) -> list[ReceivedMessage]:
         """Those that the target does not show, after as long as it may hide one."""
-        settled_s = self._pause.now_s() + settle_s
+        settled_s = self._clock.now_s() + settle_s
         while True:
             try:
                 there = set(self._target.ids(self._to, self._tail))
                 rest = [one for one in batch if one.message_id not in there]
-                if not rest or self._pause.now_s() >= settled_s:
+                if not rest or self._clock.now_s() >= settled_s:
                     return rest
             except ClientError as error:
-                if self._pause.now_s() >= deadline_s:
+                if self._clock.now_s() >= deadline_s:
                     raise RestoreFailed(f"{self._to} cannot be read: {error}") from error
-                settled_s = self._pause.now_s() + settle_s  # what it hides counts from when it answers again
-            self._pause.sleep(PAUSE_S)
+                settled_s = self._clock.now_s() + settle_s  # what it hides counts from when it answers again
+            self._clock.sleep(PAUSE_S)
 
     # -- the archive ---------------------------------------------------------------------------------------------------
 
