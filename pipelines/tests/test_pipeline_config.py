@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 
 from gantry_pipelines import executor
+from gantry_pipelines.archive.restore_job import RestoreJob, RestoreSpec
 from gantry_pipelines.config import PipelineConfig, config_of, read_config
-from gantry_pipelines.connecting import read_settings
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError
-from gantry_pipelines.source_options import connection_options, limit_options, start_options, topics_pattern
+from gantry_pipelines.source_options import (
+    connection_options,
+    fitting_name,
+    limit_options,
+    read_settings,
+    start_options,
+    topics_pattern,
+)
 from gantry_spec.manifest.reading import plain
 from gantry_spec.pipelines.kinds import PIPELINE_KINDS, ArchiveSpec, AuditSpec, PipelineKind
 from gantry_spec.pipelines.parts import EngineMode
@@ -109,7 +116,7 @@ def test_defaults_of_one_configuration_are_not_anothers() -> None:
 
 def test_a_configuration_says_what_spark_is_told(tmp_path: Path) -> None:
     """Every option is one that the source knows, and says what the field says; the catalog is told the same."""
-    (tmp_path / "token").write_text("a-token")
+    (tmp_path / "token").write_text("# readers\nspark:a-token\nother:b-token\n")
     (tmp_path / "account").write_text("accessKey: archiver\nsecretKey: a-secret-key\n")
     text = "limits: {maxRowsPerTrigger: 7, maxBytesPerTrigger: 1Mi}\nreadFrom: slave"
     secure = ["here.caFile=/ca", "here.sidecars=['https://a:1', 'https://b:2']", "here.hostNamesChecked=false"]
@@ -125,6 +132,25 @@ def test_a_configuration_says_what_spark_is_told(tmp_path: Path) -> None:
     assert (settings.token, settings.access_key) == ("a-token", "archiver")
     assert settings.tls is not None and settings.tls == settings.sidecar_tls
     assert (settings.tls.ca, settings.tls.is_host_checked) == ("/ca", False)
+
+
+def test_longest_name_that_fits_a_sidecar_says_its_token() -> None:
+    """A beginning of the URL goes before `*`, and a longer one before a shorter one."""
+    names = ("*", "https://a", "https://a:1/x")
+
+    assert [fitting_name(url, names) for url in ("https://a:1/x/y", "https://a:1", "http://b")] == [
+        "https://a:1/x", "https://a", "*"
+    ]  # fmt: skip
+    assert fitting_name("http://b", names[1:]) == ""
+
+
+def test_restore_names_a_file_that_cannot_be_read() -> None:
+    """Before anything is started, as every job does."""
+    settings = ("here.nameServers=['127.0.0.1:9876']", "here.destination=/archive", "here.accessFile=/nowhere/account")
+    config = read_config("restore: {topics: {orders: again}}", RestoreSpec, "TopicArchive", settings)
+
+    with pytest.raises(ConfigError, match="/nowhere/account"):
+        RestoreJob().parse(config)
 
 
 @pytest.mark.parametrize(

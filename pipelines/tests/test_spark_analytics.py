@@ -166,7 +166,7 @@ def test_a_run_writes_closed_windows_and_the_next_one_goes_on_behind_them(
     import time
 
     from gantry_pipelines.analytics.job import AnalyticsJob
-    from gantry_pipelines.connecting import read_settings
+    from gantry_pipelines.source_options import read_settings
     from pyspark_rocketmq.catalog import Catalog
 
     brokers.send(300, topic="counted", tags=("red", "blue"))

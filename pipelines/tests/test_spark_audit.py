@@ -22,7 +22,7 @@ from spark_kit.processes import Group
 from spark_kit.store_faults import LOG_FAULTS, UNIT_FAULTS, Log, plant, wrongs
 
 from gantry_pipelines.audit.frames import rows_batch
-from gantry_pipelines.audit.job import AuditJob, access_of, found_replicas
+from gantry_pipelines.audit.job import AuditJob, found_replicas
 from gantry_pipelines.audit.model import Check, Kind
 from gantry_pipelines.audit.planning import planned
 from gantry_pipelines.audit.result import AuditResult
@@ -170,7 +170,7 @@ def test_a_running_group_is_audited_by_its_sidecars(brokers: Group, tmp_path: Pa
     [table] = (tmp_path / "findings").iterdir()
     assert pq.read_table(table).num_rows == 0
     assert len(list((tmp_path / "reports").iterdir())) == 2
-    assert access_of(order).tokens == ()
+    assert order.access.tokens == ()
 
 
 @pytest.mark.slow

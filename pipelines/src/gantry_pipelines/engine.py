@@ -23,11 +23,6 @@ MEBIBYTE: Final = 1 << 20
 POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
 
 
-def spark_cores(config: PipelineConfig[PipelineSpec]) -> int | None:
-    """For `spark_session`: tasks at a time here; None: as many as there are cores."""
-    return config.spec.engine.cores or None
-
-
 def spark_conf(config: PipelineConfig[PipelineSpec], environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """For `spark_session`. Raises ``ConfigError`` for a mode that needs a cluster, elsewhere."""
     engine, variables = config.spec.engine, os.environ if environment is None else environment

@@ -1,9 +1,13 @@
-"""A pipeline's configuration as options of `format("rocketmq")`: whom to read, which topics, from where on."""
+"""A pipeline's configuration as options of `format("rocketmq")`: whom to read, which topics, from where on.
+
+A job that asks brokers itself has the same options read as the source reads them (`read_settings`): so what a resource
+says means the same there and in a job that has Spark do it.
+"""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -13,6 +17,11 @@ import msgspec
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import ConfigError
 from gantry_spec.pipelines.parts import Limits, PipelineSpec, Topics
+from pyspark_rocketmq.errors import InvalidOption
+from pyspark_rocketmq.option_words import OptionWords, moment_ms
+from pyspark_rocketmq.options import read_settings as settings_of
+from pyspark_rocketmq.options import read_token
+from pyspark_rocketmq.settings import ReadSettings
 
 EVERY_SIDECAR: Final = "*"
 
@@ -50,22 +59,46 @@ def connection_options(config: PipelineConfig[PipelineSpec]) -> dict[str, str]:
     return {name: value for name, value in given.items() if value}
 
 
-def token_file(files: dict[str, str], sidecars: list[str]) -> str:
+def read_settings(config: PipelineConfig[PipelineSpec]) -> ReadSettings:
+    """Return how to reach what a configuration names. Raises ConfigError, also for files that cannot be read."""
+    try:
+        return settings_of(OptionWords(connection_options(config)))
+    except InvalidOption as error:
+        raise ConfigError([f"here: {error}"]) from error
+
+
+def token_file(files: Mapping[str, str], sidecars: Sequence[str]) -> str:
     """The file with the token for these sidecars. Raises ConfigError where they have several."""
-    found = {
-        path
-        for url in sidecars
-        for path in [next((files[key] for key in sorted(files, reverse=True) if _is_for(key, url)), "")]
-        if path
-    }
-    if not sidecars:
-        found = {files[EVERY_SIDECAR]} if EVERY_SIDECAR in files else set()
+    named = {fitting_name(url, files) for url in sidecars} if sidecars else {EVERY_SIDECAR} & set(files)
+    found = {files[name] for name in named if name}
     if len(found) > 1:
         raise ConfigError(["here.tokenFiles: these sidecars have different tokens; one pipeline reads with one"])
     path = next(iter(found), "")
     if path and not Path(path).is_file():
         raise ConfigError([f"here.tokenFiles: there is no file {path}"])
     return path
+
+
+def read_tokens(files: Mapping[str, str]) -> dict[str, str]:
+    """Return the token in each of these files, under the same name. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for name, path in files.items():
+        try:
+            found[name] = read_token(Path(path))
+        except (OSError, ValueError) as error:
+            raise ConfigError([f"here.tokenFiles.{name}: {error}"]) from error
+    return found
+
+
+def fitting_name(url: str, names: Iterable[str]) -> str:
+    """Return the longest of these names that is a beginning of the URL, or `*` if it is among them; else ""."""
+    return max((name for name in names if name == EVERY_SIDECAR or url.startswith(name)), key=len, default="")
+
+
+def selected(topics: Iterable[str], wanted: Topics) -> list[str]:
+    """The topics whose whole name an include matches and no exclude."""
+    pattern = re.compile(topics_pattern(wanted))
+    return sorted(topic for topic in topics if pattern.fullmatch(topic))
 
 
 def topics_pattern(topics: Topics) -> str:
@@ -89,11 +122,16 @@ def start_options(start: str) -> dict[str, str]:
         return {"startingOffsets": start}
     if start.startswith("group:"):
         return {"startingGroup": start.removeprefix("group:")}
-    try:
-        datetime.fromisoformat(start)
-    except ValueError as error:
-        raise ConfigError([f"start: {start} is no moment like 2026-11-01T00:00:00Z"]) from error
+    start_ms(start)
     return {"startingTimestamp": start, "startingOffsetsByTimestampStrategy": "latest"}
+
+
+def start_ms(start: str) -> int:
+    """Return the moment that `start` names, in milliseconds since 1970. Raises ConfigError."""
+    try:
+        return moment_ms("start", start)
+    except InvalidOption as error:
+        raise ConfigError([str(error)]) from error
 
 
 def limit_options(limits: Limits) -> dict[str, str]:
@@ -102,7 +140,3 @@ def limit_options(limits: Limits) -> dict[str, str]:
         "maxRowsPerTrigger": str(limits.max_rows_per_trigger),
         "maxBytesPerTrigger": str(int(limits.max_bytes_per_trigger)),
     }
-
-
-def _is_for(key: str, url: str) -> bool:
-    return key == EVERY_SIDECAR or url.startswith(key)

@@ -166,8 +166,8 @@ def read_settings(words: OptionWords) -> ReadSettings:
     token = words.text("token") or None
     if "tokenFile" in words:
         try:
-            token = Path(words.text("tokenFile")).read_text().strip()
-        except OSError as error:
+            token = read_token(Path(words.text("tokenFile")))
+        except (OSError, ValueError) as error:
             raise InvalidOption(f"option tokenFile: {error}") from error
     base = connection_settings(words)
     return replace(
@@ -184,6 +184,19 @@ def read_settings(words: OptionWords) -> ReadSettings:
         batch_rows=words.number("batchRows", base.batch_rows, minimum=1),
         is_body_verified=words.switch("verifyBodies", False),
     )
+
+
+def read_token(path: Path) -> str:
+    """Return the first token of a file, as sidecars read it: `name:token` in a line, or a token alone.
+
+    Raises OSError, and ValueError for a file without a token; no text of an error has anything of the file.
+    """
+    for line in path.read_bytes().splitlines():
+        content = line.decode("utf-8", "replace").strip()
+        if content and not content.startswith("#"):
+            name, separator, token = content.partition(":")
+            return token if separator else name
+    raise ValueError(f"{path}: there is no token in it")
 
 
 def _tls(words: OptionWords, prefix: str) -> TlsFiles:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -25,11 +24,11 @@ from gantry_pipelines.analytics.streaming import run_stream
 from gantry_pipelines.analytics.tables import Tables, total
 from gantry_pipelines.analytics.windows import Range, closed_range
 from gantry_pipelines.config import PipelineConfig
-from gantry_pipelines.connecting import read_settings, reader_options, selected
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import Job
 from gantry_pipelines.outcome import EXIT_ABSENT, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
+from gantry_pipelines.source_options import connection_options, read_settings, selected, start_ms, start_options
 from gantry_spec.pipelines.kinds import AnalyticsSpec
 from gantry_spec.pipelines.parts import OnDataLoss
 from pyspark_rocketmq.ages import stored_ms
@@ -79,7 +78,8 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsOrder]):
             problems.append("start: of windows it is earliest, latest or a time; offsets of a group are none")
         if problems:
             raise ConfigError(problems)
-        options = reader_options(config)
+        start_options(config.spec.start)  # raises for a moment that is none
+        options = connection_options(config)
         options["failOnDataLoss"] = str(config.spec.on_data_loss is OnDataLoss.FAIL).lower()
         return AnalyticsOrder(config, read_settings(config), tuple(options.items()), Path(config.here.destination))
 
@@ -133,9 +133,7 @@ class _Run:
         columns = [*transforms.COUNT_COLUMNS, *(["keys"] if config.spec.hot_keys else [])]
         reader = reader.option("subscribe", ",".join(self._topics)).option("columns", ",".join(columns))
         reader = reader.option("maxRowsPerTrigger", str(config.spec.limits.max_rows_per_trigger))
-        if config.spec.start in ("earliest", "latest"):
-            return reader.option("startingOffsets", config.spec.start).load()
-        return reader.option("startingTimestamp", str(_start_ms(config.spec.start, 0))).load()
+        return reader.options(**start_options(config.spec.start)).load()
 
     def write_closed(self, catalog: Catalog, now_ms: int) -> Outcome:
         """Read what was stored in the windows that are closed, and write them."""
@@ -204,11 +202,8 @@ class _Run:
 
 def _start_ms(start: str, now_ms: int) -> int:
     """When to begin; 0: with the oldest message."""
-    if start == "earliest":
-        return 0
-    if start == "latest":
-        return now_ms
-    return int(datetime.fromisoformat(start.replace("Z", "+00:00")).timestamp() * 1000)
+    edges = {"earliest": 0, "latest": now_ms}
+    return edges[start] if start in edges else start_ms(start)
 
 
 def _session(config: PipelineConfig[AnalyticsSpec]) -> SparkSession:

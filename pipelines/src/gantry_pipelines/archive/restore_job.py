@@ -27,11 +27,9 @@ from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import Job
 from gantry_pipelines.outcome import EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
 from gantry_pipelines.reporting import Reporter
-from gantry_pipelines.source_options import connection_options
+from gantry_pipelines.source_options import read_settings
 from gantry_spec.manifest.parts import Part
 from gantry_spec.pipelines.kinds import ArchiveSpec
-from pyspark_rocketmq.option_words import OptionWords
-from pyspark_rocketmq.options import read_settings
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.worker import prepare_structs
 
@@ -87,7 +85,7 @@ class RestoreJob(Job[RestoreSpec, RestoreParameters]):
             place,
             dict(config.spec.restore.topics),
             progress or str(Path(place, "_restore")),
-            read_settings(OptionWords(connection_options(config))),
+            read_settings(config),
         )
 
     def run(self, settings: RestoreParameters, reporter: Reporter) -> Outcome:

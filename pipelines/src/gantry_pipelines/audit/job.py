@@ -25,11 +25,11 @@ from gantry_pipelines.audit.result import AuditResult
 from gantry_pipelines.audit.running import RunTasks, audit
 from gantry_pipelines.audit.settings import AuditSettings, SidecarAccess
 from gantry_pipelines.config import PipelineConfig
-from gantry_pipelines.connecting import read_settings, token_for
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import Job
 from gantry_pipelines.outcome import EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
+from gantry_pipelines.source_options import read_settings, read_tokens
 from gantry_spec.pipelines.kinds import AuditSpec
 from gantry_spec.pipelines.parts import AuditCheck
 from pyspark_rocketmq.catalog import Catalog
@@ -59,8 +59,7 @@ class AuditOrder:
     findings_max: int
     destination: str
     archive: str
-    access: tuple[tuple[str, str], ...]
-    """Beginnings of URLs, and the files with their tokens."""
+    access: SidecarAccess
     cores: int
     conf: tuple[tuple[str, str], ...]
 
@@ -76,17 +75,22 @@ class AuditJob(Job[AuditSpec, AuditOrder]):
         self._run_tasks = run_tasks if run_tasks is not None else _spark_tasks
 
     def parse(self, config: PipelineConfig[AuditSpec]) -> AuditOrder:
-        """Reads the files of tokens and credentials, and asks nobody. Raises ``ConfigError``."""
+        """Reads the files of tokens and credentials, and sends nothing. Raises ``ConfigError``."""
         if AuditCheck.ARCHIVE in config.spec.checks and not config.here.archive:
             raise ConfigError(["here.archive: the check `archive` needs the folder of the archive"])
         reading = replace(
             read_settings(config), transport=TransportKind.AUTO, read_from=ReadFrom.SLAVE_FIRST,
             replica_lag_bytes_max=1 << 62,
         )  # fmt: skip
+        tls = reading.sidecar_tls
+        access = SidecarAccess(
+            tuple(read_tokens(config.here.token_files).items()), tls.ca or "", tls.certificate or "", tls.key or "",
+            tls.is_host_checked, reading.patience_ms,
+        )  # fmt: skip
         return AuditOrder(
             reading, frozenset(CHECKS[one] for one in config.spec.checks), max(int(config.spec.chunk), 1 << 16),
             config.spec.findings_max, config.here.destination, config.here.archive,
-            tuple(config.here.token_files.items()), config.spec.engine.cores, tuple(spark_conf(config).items()),
+            access, config.spec.engine.cores, tuple(spark_conf(config).items()),
         )  # fmt: skip
 
     def run(self, settings: AuditOrder, reporter: Reporter) -> Outcome:
@@ -96,7 +100,7 @@ class AuditJob(Job[AuditSpec, AuditOrder]):
             replicas = found_replicas(settings.reading)
             reporter.say("comparing", copies=len(replicas), brokers=len({one.broker for one in replicas}))
             audit_settings = AuditSettings(
-                replicas, settings.checks, chunk_bytes=settings.chunk_bytes, access=access_of(settings)
+                replicas, settings.checks, chunk_bytes=settings.chunk_bytes, access=settings.access
             )
             run_tasks = self._run_tasks(settings, reporter)
             result = audit(audit_settings, run_tasks) if checks_of_logs(settings) else AuditResult(time.time(), 0.0, ())
@@ -122,20 +126,6 @@ def found_replicas(reading: ReadSettings) -> tuple[Replica, ...]:
     """Every copy that name servers, sidecars and directories know of."""
     with Catalog(reading) as catalog:
         return tuple(replica for broker in catalog.brokers() for replica in catalog.replicas(broker))
-
-
-def access_of(order: AuditOrder) -> SidecarAccess:
-    """How sidecars are asked."""
-    tls = order.reading.sidecar_tls
-    tokens = {name: token_for(name, dict(order.access)) for name, _ in order.access}
-    return SidecarAccess(
-        tuple(tokens.items()),
-        tls.ca or "",
-        tls.certificate or "",
-        tls.key or "",
-        tls.is_host_checked,
-        order.reading.patience_ms,
-    )
 
 
 def outcome_of(result: AuditResult, order: AuditOrder, reporter: Reporter) -> Outcome:

@@ -8,6 +8,7 @@ from typing import final
 from gantry_pipelines.audit.copies import Algorithm
 from gantry_pipelines.audit.model import Check
 from gantry_pipelines.audit.planning import CHUNK_BYTES_DEFAULT
+from gantry_pipelines.source_options import fitting_name
 from pyspark_rocketmq.model import Replica
 
 
@@ -29,8 +30,8 @@ class SidecarAccess:
 
     def token_for(self, url: str) -> str:
         """What this sidecar is shown; empty: nothing."""
-        fitting = [name for name, _ in self.tokens if name == "*" or url.startswith(name)]
-        return dict(self.tokens)[max(fitting, key=len)] if fitting else ""
+        tokens = dict(self.tokens)
+        return tokens.get(fitting_name(url, tokens), "")
 
 
 @final

@@ -17,7 +17,6 @@ import msgspec
 from gantry_client import ClientError
 from gantry_client.sync import Admin
 from gantry_pipelines.config import PipelineConfig
-from gantry_pipelines.connecting import read_settings, reader_options, selected
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import Job
@@ -25,6 +24,7 @@ from gantry_pipelines.migrate_check import comparing
 from gantry_pipelines.migrate_check.comparing import CheckResult
 from gantry_pipelines.migrate_check.facts import ClusterFacts, Match, Pair, ask, match
 from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_UNKNOWN, Outcome
+from gantry_pipelines.source_options import connection_options, read_settings, selected
 from gantry_spec.manifest.parts import Address, Part
 from gantry_spec.pipelines.parts import GroupName, PipelineSpec, Transport
 from pyspark_rocketmq.catalog import Catalog
@@ -88,8 +88,8 @@ class MigrateCheckJob(Job[MigrateCheckSpec, CheckOrder]):
         )  # fmt: skip
         theirs = PipelineConfig(msgspec.structs.replace(config.spec, transport=Transport.PULL), here)
         return CheckOrder(
-            config, read_settings(theirs), read_settings(config), tuple(reader_options(theirs).items()),
-            tuple(reader_options(config).items()),
+            config, read_settings(theirs), read_settings(config), tuple(connection_options(theirs).items()),
+            tuple(connection_options(config).items()),
         )  # fmt: skip
 
     def run(self, settings: CheckOrder, reporter: Reporter) -> Outcome:
