@@ -121,9 +121,7 @@ def test_messages_that_are_gone_are_a_row_in_the_gaps_table(tmp_path: Path) -> N
     options |= {"failOnDataLoss": "false", "gapsPath": str(tmp_path / "gaps")}
 
     def reader() -> StreamReader:
-        made = StreamReader(read_options(options, is_stream=True), PLACE, view)
-        made.clock = FakeTime()
-        return made
+        return StreamReader(read_options(options, is_stream=True), PLACE, view, clock=FakeTime())
 
     running = reader()
     first = running.latestOffset(running.initialOffset(), ReadMaxRows(3))
@@ -262,8 +260,8 @@ def test_progress_that_could_not_be_told_is_told_later(orders: FakeView, is_avai
     """While a master is missing a query reads on; an AvailableNow query tries once more before it ends."""
     brokers: Any = Masterless(orders, failures=1)
     options = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", "commitGroup": "billing"}
-    reader = StreamReader(read_options(options, is_stream=True), PLACE, brokers)
-    reader.clock = FakeTime()
+    clock = FakeTime()
+    reader = StreamReader(read_options(options, is_stream=True), PLACE, brokers, clock=clock)
     if is_available_now:
         reader.prepareForTriggerAvailableNow()
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
@@ -272,4 +270,4 @@ def test_progress_that_could_not_be_told_is_told_later(orders: FakeView, is_avai
     assert bool(orders.groups) is is_available_now
     reader.latestOffset(end, ReadAllAvailable())
     assert set(orders.groups["billing"].values()) == {100}
-    assert reader.clock.slept  # it does not ask as often as Spark does
+    assert clock.slept  # it does not ask as often as Spark does

@@ -38,7 +38,8 @@ Lay = Callable[[Sequence[QueueRange], Sequence[QueueRange]], list[QueueRange]]
 class Follower:
     """One query, in the one driver-side process that Spark asks."""
 
-    def __init__(self, options: ReadOptions, catalog: CatalogPort, clock: Clock) -> None:
+    def __init__(self, options: ReadOptions, catalog: CatalogPort, clock: Clock, lay: Lay | None = None) -> None:
+        """With `lay` batches end at certain places only: the ends that limits gave are laid there."""
         self._options = options
         self._catalog = catalog
         self._clock = clock
@@ -52,15 +53,22 @@ class Follower:
         self._restored: set[QueueId] | None = None
         self._last_batch_s = clock.now_s()
         self._planned: StreamOffset | None = None
-        self.lay: Lay | None = None
-        """For whoever wants batches to end at certain places only: the ends that limits gave are laid there."""
-        self.sizes: dict[QueueId, int] = {}
-        """Bytes of a usual message of each queue, where that is known."""
+        self._lay = lay
+        self._sizes: dict[QueueId, int] = {}
 
     @property
     def ends(self) -> Mapping[QueueId, int]:
         """Where each queue ended when it was last looked at."""
         return self._ends_seen
+
+    @property
+    def sizes(self) -> Mapping[QueueId, int]:
+        """Bytes of a usual message of each queue, where that is known."""
+        return self._sizes
+
+    def update_sizes(self, sizes: Mapping[QueueId, int]) -> None:
+        """Take what planning a batch has shown of these queues' messages."""
+        self._sizes |= sizes
 
     @property
     def has_target(self) -> bool:
@@ -82,9 +90,9 @@ class Follower:
             ]
             is_first = not start.ends
             taken = self._limited(ranges, is_first=is_first) if is_limited else ranges
-            taken = taken if self.lay is None else self.lay(taken, ranges)
+            taken = taken if self._lay is None else self._lay(taken, ranges)
             spots = self._catalog.physical({one.queue: one.end - 1 for one in taken if one.count})
-            self.sizes = {queue: size for queue, (_, size) in spots.items()} | self.sizes
+            self._sizes = {queue: size for queue, (_, size) in spots.items()} | self._sizes
             logs = self._catalog.logs(sorted(footing.logs))
             if all(logs[broker].epochs == footing.logs[broker].epochs for broker in logs):
                 break
@@ -210,7 +218,7 @@ class Follower:
         taken = list(ranges)
         if limits.bytes_max is not None:
             self._measure([one for one in taken if one.count])
-            taken = limited_bytes(taken, self.sizes, limits.bytes_max)
+            taken = limited_bytes(taken, self._sizes, limits.bytes_max)
         if limits.rows_max is not None:
             taken = limited_rows(taken, limits.rows_max)
         return taken
@@ -220,7 +228,7 @@ class Follower:
         spots = ({one.queue: at(one) for one in ranges} for at in (_first, _middle, _last))
         looks = [self._catalog.physical(offsets) for offsets in spots]
         for one in ranges:
-            self.sizes[one.queue] = sum(look[one.queue][1] for look in looks) // len(looks)
+            self._sizes[one.queue] = sum(look[one.queue][1] for look in looks) // len(looks)
 
 
 def _first(one: QueueRange) -> int:

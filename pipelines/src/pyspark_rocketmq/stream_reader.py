@@ -14,7 +14,7 @@ both.)
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -34,7 +34,7 @@ from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.catalog_port import CatalogPort
 from pyspark_rocketmq.clock import Clock, SystemClock
 from pyspark_rocketmq.errors import RocketMQSourceError
-from pyspark_rocketmq.follower import Follower
+from pyspark_rocketmq.follower import Follower, Lay
 from pyspark_rocketmq.gaps import record_gaps
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.offsets import StreamOffset, tree
@@ -53,14 +53,18 @@ AGE_INTERVAL_S: Final = 1.0
 """How often the oldest unread messages are looked at; their age is told with each batch."""
 
 
-@final
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query's reader. What travels to workers is its options; the rest is made where it is needed."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...], catalog: CatalogPort | None = None) -> None:
+    def __init__(
+        self, options: ReadOptions, columns: tuple[str, ...], catalog: CatalogPort | None = None,
+        *, clock: Clock | None = None, lay: Lay | None = None,
+    ) -> None:  # fmt: skip
+        """`catalog` and `clock` are for tests; `lay`: see `Follower`."""
         self.options = options
         self.columns = columns
-        self.clock: Clock = SystemClock()
+        self._clock = clock or SystemClock()
+        self._lay = lay
         self._catalog = catalog
         self._non_waiting_catalog = catalog
         self._follower: Follower | None = None
@@ -73,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"options": self.options, "columns": self.columns}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(state["options"], state["columns"])
+        StreamReader.__init__(self, state["options"], state["columns"])
 
     # -- the driver's side ---------------------------------------------------------------------------------------------
 
@@ -95,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def follower(self) -> Follower:
         """Where the query stands."""
         if self._follower is None:
-            self._follower = Follower(self.options, self.catalog, self.clock)
+            self._follower = Follower(self.options, self.catalog, self._clock, self._lay)
         return self._follower
 
     def initialOffset(self) -> dict[str, Any]:
@@ -122,12 +126,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = StreamOffset.from_json(start)
         self._commit_group(before, self.non_waiting_catalog)
         self._breathe()
-        began_s = self.clock.now_s()
+        began_s = self._clock.now_s()
         is_limited = isinstance(self.getDefaultReadLimit(), ReadAllAvailable) or not isinstance(limit, ReadAllAvailable)
         after = self.follower.next_offset(before, is_limited=is_limited)
         self._rest_until_s = None
         if after is None:
-            now_s = self.clock.now_s()
+            now_s = self._clock.now_s()
             self._rest_until_s = now_s + min(POLL_INTERVAL_MAX_S, max(POLL_INTERVAL_S, POLL_SHARE * (now_s - began_s)))
             if self.follower.has_target:
                 self._commit_group(before, self.catalog)  # the query ends now, and nobody would try again
@@ -147,7 +151,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges, gaps = self.follower.ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
         record_gaps(self.options.gaps_path, gaps)
         extents = extents_of(ranges, self.catalog)
-        self.follower.sizes |= {one.range.queue: one.size for one in extents}
+        self.follower.update_sizes({one.range.queue: one.size for one in extents})
         cut = cut_of(self.options, self.columns, self.options.tags)
         return [TaskPartition(task) for task in tasks_of(extents, self.catalog, cut)]
 
@@ -171,15 +175,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- below ---------------------------------------------------------------------------------------------------------
 
     def _breathe(self) -> None:
-        rest_s = 0.0 if self._rest_until_s is None else self._rest_until_s - self.clock.now_s()
+        rest_s = 0.0 if self._rest_until_s is None else self._rest_until_s - self._clock.now_s()
         if rest_s > 0:
-            self.clock.sleep(rest_s)
+            self._clock.sleep(rest_s)
 
     def _look_at_oldest(self, reached: StreamOffset) -> None:
         """When the first message of each queue that this batch leaves unread was stored; for `lag`."""
         ends = self.follower.ends
         unread = {queue: end for queue, end in reached.ends.items() if ends.get(queue, end) > end}
-        now_s = self.clock.now_s()
+        now_s = self._clock.now_s()
         if not unread:
             self._oldest = {}
         elif self._oldest_at_s is None or now_s - self._oldest_at_s >= AGE_INTERVAL_S:

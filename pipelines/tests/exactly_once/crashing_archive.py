@@ -76,9 +76,7 @@ class CrashingSource(ArchiveSource):
 
     def streamReader(self, schema: StructType) -> ArchiveReader:
         """For `spark.readStream`."""
-        reader = super().streamReader(schema)
-        state = reader.__getstate__()
-        return CrashingReader(state["options"], state["storage"], state["packing"], state["slots"])
+        return CrashingReader(**super().streamReader(schema).__getstate__())
 
 
 def main() -> int:

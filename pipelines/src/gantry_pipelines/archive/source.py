@@ -11,12 +11,13 @@ archive's identity, and one of another archive is refused.
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from gantry_pipelines.archive.errors import OtherArchive
@@ -28,7 +29,7 @@ from gantry_pipelines.archive.planning import BYTES_TARGET, lost_ranges, pieces_
 from gantry_pipelines.archive.reading import ManifestReader
 from gantry_pipelines.archive.storage import Storage
 from gantry_pipelines.archive.writing import READ_ALSO, Packing, write_files
-from pyspark_rocketmq.model import QueueRange, Task
+from pyspark_rocketmq.model import Task
 from pyspark_rocketmq.offsets import StreamOffset
 from pyspark_rocketmq.options import ReadOptions, read_options
 from pyspark_rocketmq.planning import Cut
@@ -91,7 +92,8 @@ class ArchiveSource(DataSource):
         cores = int(own["archive.cores"] or os.cpu_count() or 1)
         options = read_options(others, is_stream=True)
         task_bytes = int(own["archive.taskBytes"] or BYTES_TARGET)
-        return ArchiveReader(options, storage_of(own["archive.destination"]), packing, Slots(cores, task_bytes))
+        storage = storage_of(own["archive.destination"])
+        return ArchiveReader(options, storage, packing, Slots(cores, task_bytes), read_format(storage))
 
 
 @final
@@ -113,109 +115,64 @@ class ArchivePartition(InputPartition):
         self.lost = lost
 
 
-class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ArchiveReader(StreamReader):
     """One archiving query. What travels to workers is settings; the rest is made where it is needed."""
 
     def __init__(
-        self, options: ReadOptions, storage: Storage, packing: Packing, slots: Slots, inner: StreamReader | None = None
+        self, options: ReadOptions, storage: Storage, packing: Packing, slots: Slots, an_format: ArchiveFormat
     ) -> None:
-        self._options = options
+        """`an_format` binds the archive; its writer has settled it before the query began."""
+        super().__init__(options, (READ_ALSO, *an_format.columns), lay=partial(laid, grid_rows=an_format.grid_rows))
+        self._state = {
+            "options": options, "storage": storage, "packing": packing, "slots": slots, "an_format": an_format
+        }  # fmt: skip
         self._storage = storage
         self._packing = packing
         self._slots = slots
-        self._inner = inner
-        self._format: ArchiveFormat | None = None
-        self._manifest: ManifestReader | None = None
+        self._format = an_format
+        self._manifest = ManifestReader(storage)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            "options": self._options,
-            "storage": self._storage,
-            "packing": self._packing,
-            "slots": self._slots,
-            "format": self._format or read_format(self._storage),
-        }
+        return self._state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        ArchiveReader.__init__(self, state["options"], state["storage"], state["packing"], state["slots"])
-        self._format = state["format"]
-
-    @property
-    def inner(self) -> StreamReader:
-        """The reader of topics, for everything that is the same."""
-        if self._inner is None:
-            self._inner = StreamReader(self._options, self.columns)
-            self._inner.follower.lay = self._lay
-        return self._inner
-
-    @property
-    def format(self) -> ArchiveFormat:
-        """What binds the archive; its writer has settled it before the query began."""
-        if self._format is None:
-            self._format = read_format(self._storage)
-        return self._format
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """What is read of each message."""
-        return (READ_ALSO, *self.format.columns)
+        ArchiveReader.__init__(self, **state)
 
     # -- the driver's side ---------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         """Nothing was archived by this query yet."""
-        return {**self.inner.initialOffset(), IDENTITY: self.format.identity}
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """As for every query."""
-        return self.inner.getDefaultReadLimit()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends with what is there now."""
-        self.inner.prepareForTriggerAvailableNow()
+        return {**super().initialOffset(), IDENTITY: self._format.identity}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; of a new checkpoint, behind what is archived."""
         self._check(start)
         before = StreamOffset.from_json(start)
-        archived = {} if before.ends else self._archived()
+        archived = {} if before.ends else self._manifest.read().ends()
         if not archived:
-            after = self.inner.latestOffset(start, limit)
-            return start if after == start else {**after, IDENTITY: self.format.identity}
+            after = super().latestOffset(start, limit)
+            return start if after == start else {**after, IDENTITY: self._format.identity}
         resumed = StreamOffset(ends=archived).to_json()
-        after = self.inner.latestOffset(resumed, limit)
+        after = super().latestOffset(resumed, limit)
         if after == resumed:
             return start
         end = StreamOffset.from_json(after)
         begins = {queue: archived[queue] for queue in end.ends if queue in archived}
-        return {**replace(end, begins={**begins, **end.begins}).to_json(), IDENTITY: self.format.identity}
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where queues end now."""
-        return self.inner.reportLatestOffset()
+        return {**replace(end, begins={**begins, **end.begins}).to_json(), IDENTITY: self._format.identity}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks that write what is not there yet."""
         self._check(end)
-        ranges, gaps = self.inner.follower.ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
-        archived = self._archived()
+        ranges, gaps = self.follower.ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        archived = self._manifest.read().ends()
         lost = lost_ranges(gaps, archived)
         archived |= {file.range.queue: file.range.end for file in lost}
-        pieces = pieces_to_write(ranges, archived, self.format.grid_rows)
-        catalog = self.inner.catalog
+        pieces = pieces_to_write(ranges, archived, self._format.grid_rows)
+        catalog = self.catalog
         extents = [extent for some in rounds(pieces) for extent in extents_of(some, catalog)]
         replicas = {broker: catalog.replicas(broker) for broker in sorted({one.queue.broker for one in pieces})}
         found = [ArchivePartition(task) for task in tasks(extents, replicas, self._cut())]
         return [*found, ArchivePartition(None, tuple(lost))] if lost or not found else found
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Spark has committed this batch."""
-        self.inner.commit(end)
-
-    def stop(self) -> None:
-        """End all connections."""
-        if self._inner is not None:
-            self._inner.stop()
 
     # -- the worker's side ---------------------------------------------------------------------------------------------
 
@@ -224,39 +181,28 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, ArchivePartition), "Spark hands over what it was given"
         yield as_batch(partition.lost)
         if partition.task is not None:
-            yield from (as_batch([file]) for file in self.write(partition.task))
-
-    def write(self, task: Task) -> Iterator[ArchivedFile]:
-        """The files of a task."""
-        batches = read_task(task, self._options.settings)
-        return write_files(batches, task.ranges, self._storage, self.format, self._packing)
+            batches = read_task(partition.task, self.options.settings)
+            files = write_files(batches, partition.task.ranges, self._storage, self._format, self._packing)
+            yield from (as_batch([file]) for file in files)
 
     # -- below ---------------------------------------------------------------------------------------------------------
 
-    def _archived(self) -> dict[Any, int]:
-        if self._manifest is None:
-            self._manifest = ManifestReader(self._storage)
-        return self._manifest.read().ends()
-
     def _check(self, offset: Mapping[str, Any]) -> None:
         found = offset.get(IDENTITY)
-        if found != self.format.identity:
+        if found != self._format.identity:
             raise OtherArchive(
-                f"the checkpoint is that of archive {found}, and {self._storage} has {self.format.identity}:"
+                f"the checkpoint is that of archive {found}, and {self._storage} has {self._format.identity}:"
                 " use another checkpoint; a new one goes on where the archive ends"
             )
 
     def _cut(self) -> Cut:
         return Cut(
             columns=self.columns,
-            transport=self._options.settings.transport,
+            transport=self.options.settings.transport,
             bytes_target=self._slots.task_bytes,
-            partitions_min=self._options.partitions_min,
+            partitions_min=self.options.partitions_min,
             cores=self._slots.cores,
         )
-
-    def _lay(self, limited: Sequence[QueueRange], whole: Sequence[QueueRange]) -> list[QueueRange]:
-        return laid(limited, whole, self.format.grid_rows)
 
 
 def transform(files: DataFrame) -> DataFrame:
