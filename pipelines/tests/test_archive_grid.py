@@ -10,9 +10,8 @@ from gantry_pipelines.archive.grid import laid, line_after, pieces
 from gantry_pipelines.archive.layout import Place, day_end_ms, day_of, place_of, quoted
 from gantry_pipelines.archive.manifest import tiling_faults
 from gantry_pipelines.archive.planning import rounds, tasks
-from pyspark_rocketmq.limits import limited_rows
 from pyspark_rocketmq.model import QueueId, QueueRange, Replica
-from pyspark_rocketmq.planning import Cut, Extent
+from pyspark_rocketmq.planning import Cut, Extent, limited_rows
 
 QUEUE = QueueId("orders", "broker-a", 3)
 

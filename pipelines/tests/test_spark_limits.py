@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_rocketmq.limits import limited_bytes, limited_rows, share
 from pyspark_rocketmq.model import QueueId, QueueRange
+from pyspark_rocketmq.planning import limited_bytes, limited_rows, share
 
 QUEUES = [QueueId("orders", "broker-a", number) for number in range(12)]
 VOLUMES = st.lists(st.integers(0, 1000), max_size=12)

@@ -10,8 +10,8 @@ import pytest
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import QueueId, ReadFrom, TransportKind
 from pyspark_rocketmq.options import CONNECTION_OPTIONS, READ_OPTIONS, ReadOptions, read_options
-from pyspark_rocketmq.places import PlaceKind
 from pyspark_rocketmq.schema import COLUMNS
+from pyspark_rocketmq.selection import PlaceKind
 
 BASE = {"nameServers": "127.0.0.1:9876", "subscribe": "orders"}
 

@@ -15,12 +15,11 @@ from pyspark_rocketmq.footing import Looker
 from pyspark_rocketmq.gaps import record_gaps
 from pyspark_rocketmq.model import QueueId, QueueRange, Task
 from pyspark_rocketmq.options import ReadOptions
-from pyspark_rocketmq.planning import BYTES_TARGET, BYTES_TARGET_HEADERS, Cut
+from pyspark_rocketmq.planning import BYTES_TARGET, BYTES_TARGET_HEADERS, Cut, Extent, plan
 from pyspark_rocketmq.pushdown import Narrowing, narrow
 from pyspark_rocketmq.reading import read_task
 from pyspark_rocketmq.schema import HEADER_COLUMNS, arrow_schema
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.tasks import extents_of, tasks_of
 
 
 @final
@@ -53,6 +52,26 @@ def cut_of(options: ReadOptions, columns: tuple[str, ...], tags: frozenset[str] 
         partitions_min=options.partitions_min,
         cores=os.cpu_count() or 1,
     )
+
+
+def extents_of(ranges: Sequence[QueueRange], catalog: CatalogPort) -> list[Extent]:
+    """Where their bytes lie; two questions for each queue, all queues at once."""
+    wanted = [one for one in ranges if one.count > 0]
+    if not wanted:
+        return []
+    firsts = catalog.physical({one.queue: one.begin for one in wanted})
+    lasts = catalog.physical({one.queue: one.end - 1 for one in wanted})
+    extents: list[Extent] = []
+    for one in wanted:
+        (begin, first_size), (last, last_size) = firsts[one.queue], lasts[one.queue]
+        extents.append(Extent(one, begin, last + last_size, (first_size + last_size) // 2))
+    return extents
+
+
+def tasks_of(extents: Sequence[Extent], catalog: CatalogPort, cut: Cut) -> list[Task]:
+    """These extents as tasks."""
+    brokers = sorted({one.range.queue.broker for one in extents})
+    return plan(extents, {broker: catalog.replicas(broker) for broker in brokers}, cut)
 
 
 @dataclass

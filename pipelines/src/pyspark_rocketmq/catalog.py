@@ -6,14 +6,16 @@ there. While nobody answers it goes on looking for `patience_ms`: a failover or 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, final
 
-from gantry_client import NoRoute
+from gantry_client import BrokerRefused, NoRoute
+from gantry_client.sync import Admin
+from gantry_wire.codes import ResponseCode
 from pyspark_rocketmq.brokers import patiently
-from pyspark_rocketmq.consumer_groups import commit_offsets, group_offsets
 from pyspark_rocketmq.errors import DataLost, InvalidOption
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, Replica
 from pyspark_rocketmq.replica_view import Gone, Unreachable, View, ViewError
@@ -112,14 +114,14 @@ class Catalog:
         """How far a consumer group has come, as the masters know it; None where it has not begun."""
         found: dict[QueueId, int | None] = {}
         for broker, wanted in _by_broker(queues).items():
-            found |= self._ask_master(broker, partial(group_offsets, group=group, queues=wanted))
+            found |= self._ask_master(broker, partial(_group_offsets, group=group, queues=wanted))
         return found
 
     def commit_group(self, group: str, offsets: Mapping[QueueId, int]) -> None:
         """Say to the masters that a group has consumed everything below these offsets."""
         for broker, wanted in _by_broker(offsets).items():
             said = {queue: offsets[queue] for queue in wanted}
-            self._ask_master(broker, partial(commit_offsets, group=group, offsets=said))
+            self._ask_master(broker, partial(_commit_offsets, group=group, offsets=said))
 
     def close(self) -> None:
         """Close all connections and files."""
@@ -221,3 +223,32 @@ def _by_broker(queues: Iterable[QueueId]) -> dict[str, tuple[QueueId, ...]]:
     for queue in sorted(set(queues)):
         found.setdefault(queue.broker, []).append(queue)
     return {broker: tuple(wanted) for broker, wanted in found.items()}
+
+
+async def _group_offsets(
+    admin: Admin, address: str, group: str, queues: Sequence[QueueId]
+) -> dict[QueueId, int | None]:
+    """How far a group is in queues of one master; None where it has not begun."""
+    replicas = admin.replicas
+    found = await asyncio.gather(*(replicas.committed(address, group, queue.topic, queue.number) for queue in queues))
+    return dict(zip(queues, found, strict=True))
+
+
+async def _commit_offsets(admin: Admin, address: str, group: str, offsets: Mapping[QueueId, int]) -> None:
+    """Commit for a group to one master; nothing is consumed.
+
+    Apache's brokers take no offset of a group that they do not know, and make a group known when it pulls, if their
+    settings allow that: so an unknown group pulls once.
+    """
+    left = dict(offsets)
+    queue, offset = left.popitem()
+    try:
+        await admin.replicas.commit(address, group, queue.topic, queue.number, offset)
+    except BrokerRefused as error:
+        if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            raise
+        await admin.replicas.pull(address, queue.topic, queue.number, offset, group=group, messages_max=1)
+        await admin.replicas.commit(address, group, queue.topic, queue.number, offset)
+    await asyncio.gather(
+        *(admin.replicas.commit(address, group, one.topic, one.number, value) for one, value in left.items())
+    )

@@ -17,13 +17,12 @@ from typing import Final, final
 from pyspark_rocketmq.catalog_port import CatalogPort
 from pyspark_rocketmq.clock import Clock
 from pyspark_rocketmq.errors import InvalidOption, NoReplica
-from pyspark_rocketmq.footing import ADVICE, LOOK_INTERVAL_S, Footing, Looker
-from pyspark_rocketmq.forks import advanced
+from pyspark_rocketmq.footing import ADVICE, LOOK_INTERVAL_S, Footing, Looker, advanced
 from pyspark_rocketmq.gaps import Gap, GapKind
-from pyspark_rocketmq.limits import limited_bytes, limited_rows
 from pyspark_rocketmq.model import Bounds, QueueId, QueueRange
 from pyspark_rocketmq.offsets import Mark, StreamOffset, ranges_between
 from pyspark_rocketmq.options import ReadOptions
+from pyspark_rocketmq.planning import limited_bytes, limited_rows
 
 log = logging.getLogger(__name__)
 

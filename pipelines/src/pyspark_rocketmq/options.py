@@ -14,11 +14,10 @@ from gantry_client import SignatureKind, read_credentials
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import QueueId, ReadFrom, TransportKind
 from pyspark_rocketmq.option_words import OptionWords, moment_ms
-from pyspark_rocketmq.places import Place, PlaceKind, WithoutMatch
 from pyspark_rocketmq.planning import BYTES_TARGET
 from pyspark_rocketmq.schema import COLUMNS
+from pyspark_rocketmq.selection import Place, PlaceKind, Subscription, WithoutMatch
 from pyspark_rocketmq.settings import ReadSettings, TlsFiles
-from pyspark_rocketmq.subscription import Subscription
 
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60 * 1000
 """As Spark's Kafka source: whatever has come is read after a quarter of an hour, however little it is."""

@@ -1,4 +1,9 @@
-"""A read, cut into tasks of about the same number of bytes.
+"""How much of what is there one batch takes, and a read cut into tasks of about the same number of bytes. Pure.
+
+A batch takes of each queue its share, by how much waits in it: the same backlog gives the same batch. Every queue that
+has something gets at least one message, as long as there are as many messages to give, so a quiet queue beside a busy
+one never starves; with fewer messages than queues those with the longest backlog come first, and the others follow as
+theirs grow shorter.
 
 Messages of all queues of a broker lie in one log, one behind the other. Where most of a stretch of it is wanted, the
 cheapest way is to read it once from beginning to end, and a task is a *chunk* of it: bytes `[begin, end)`, and of the
@@ -7,7 +12,7 @@ a task has *ranges* of queues.
 
 A task costs some 20 ms whatever it does, so there are about as many as cores, and more only when they would be larger
 than `bytes_target`. Sizes are guesses, ranges are not: whatever is guessed, the tasks together have exactly the
-messages that were asked for, each once. Everything here is pure.
+messages that were asked for, each once.
 """
 
 import math
@@ -16,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, final
 
-from pyspark_rocketmq.model import QueueRange, Replica, Task, TransportKind
+from pyspark_rocketmq.model import QueueId, QueueRange, Replica, Task, TransportKind
 
 BYTES_TARGET: Final = 128 * 1024 * 1024
 """A task's bytes, at most about; what Spark itself takes of a file."""
@@ -26,6 +31,54 @@ BYTES_WORTHWHILE: Final = 8 * 1024 * 1024
 """Less than this is not cut only because a core is idle: it is read in the time that a task costs."""
 DENSITY_MIN: Final = 0.5
 """Wanted bytes in a stretch of the log from which on it is read as a whole."""
+
+
+# -- how much one batch takes ------------------------------------------------------------------------------------------
+
+
+def share(volumes: Sequence[int], total: int) -> list[int]:
+    """`total` given out over `volumes`: never more than there is, at least one to each that has something."""
+    assert total >= 0 and all(volume >= 0 for volume in volumes), (volumes, total)
+    if sum(volumes) <= total:
+        return list(volumes)
+    wanting = [number for number, volume in enumerate(volumes) if volume]
+    parts = [0] * len(volumes)
+    if total <= len(wanting):
+        for number in sorted(wanting, key=lambda one: (-volumes[one], one))[:total]:
+            parts[number] = 1
+        return parts
+    rest, left = total - len(wanting), sum(volumes) - len(wanting)
+    remainders: list[tuple[int, int]] = []
+    for number in wanting:
+        whole, remainder = divmod(rest * (volumes[number] - 1), left)
+        parts[number] = 1 + whole
+        remainders.append((-remainder, number))
+    for _, number in sorted(remainders)[: total - sum(parts)]:
+        parts[number] += 1
+    return parts
+
+
+def limited_rows(ranges: Sequence[QueueRange], rows_max: int) -> list[QueueRange]:
+    """The beginnings of these ranges with `rows_max` messages in all."""
+    parts = share([one.count for one in ranges], rows_max)
+    return [QueueRange(one.queue, one.begin, one.begin + part) for one, part in zip(ranges, parts, strict=True)]
+
+
+def limited_bytes(ranges: Sequence[QueueRange], sizes: Mapping[QueueId, int], bytes_max: int) -> list[QueueRange]:
+    """The beginnings of these ranges with about `bytes_max` in all; `sizes` are those of a queue's usual message.
+
+    A message is never cut, and each queue gives at least one, so the sum may be larger by a message for each queue.
+    """
+    usual = [max(1, sizes.get(one.queue, 1)) for one in ranges]
+    parts = share([one.count * size for one, size in zip(ranges, usual, strict=True)], bytes_max)
+    limited: list[QueueRange] = []
+    for one, size, part in zip(ranges, usual, parts, strict=True):
+        count = min(one.count, max(1, part // size) if part else 0)
+        limited.append(QueueRange(one.queue, one.begin, one.begin + count))
+    return limited
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
 
 
 @final

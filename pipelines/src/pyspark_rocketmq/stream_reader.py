@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 
 from gantry_client import ClientError
 from pyspark_rocketmq.ages import stored_ms
-from pyspark_rocketmq.batch_reader import TaskPartition, cut_of, read_partition
+from pyspark_rocketmq.batch_reader import TaskPartition, cut_of, extents_of, read_partition, tasks_of
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.catalog_port import CatalogPort
 from pyspark_rocketmq.clock import Clock, SystemClock
@@ -39,7 +39,6 @@ from pyspark_rocketmq.gaps import record_gaps
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.offsets import StreamOffset, tree
 from pyspark_rocketmq.options import ReadOptions
-from pyspark_rocketmq.tasks import extents_of, tasks_of
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from gantry_pipelines.archive.reading import read_manifest
 from gantry_pipelines.archive.storage import Folder, Storage
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.archive.writing import Packing, write_files
-from pyspark_rocketmq.limits import limited_rows
 from pyspark_rocketmq.model import QueueId, QueueRange
+from pyspark_rocketmq.planning import limited_rows
 
 GRID_ROWS: Final = 100
 _CONTEXT: Final = multiprocessing.get_context("forkserver")

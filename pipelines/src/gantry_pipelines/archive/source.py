@@ -29,6 +29,7 @@ from gantry_pipelines.archive.planning import BYTES_TARGET, lost_ranges, pieces_
 from gantry_pipelines.archive.reading import ManifestReader
 from gantry_pipelines.archive.storage import Storage
 from gantry_pipelines.archive.writing import READ_ALSO, Packing, write_files
+from pyspark_rocketmq.batch_reader import extents_of
 from pyspark_rocketmq.model import Task
 from pyspark_rocketmq.offsets import StreamOffset
 from pyspark_rocketmq.options import ReadOptions, read_options
@@ -36,7 +37,6 @@ from pyspark_rocketmq.planning import Cut
 from pyspark_rocketmq.reading import read_task
 from pyspark_rocketmq.schema import ARROW_OF
 from pyspark_rocketmq.stream_reader import StreamReader
-from pyspark_rocketmq.tasks import extents_of
 
 NAME: Final = "gantry-archive"
 IDENTITY: Final = "archive"
