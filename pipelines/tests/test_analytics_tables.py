@@ -14,10 +14,9 @@ from spark_kit.report_scene import BEGIN, day, end_ms
 
 from gantry_pipelines.analytics.axes import Unit, amount, power_ticks, round_ticks, time_text, time_ticks
 from gantry_pipelines.analytics.figures import figures_of
-from gantry_pipelines.analytics.names import TABLES
+from gantry_pipelines.analytics.job import closed_range
 from gantry_pipelines.analytics.report import page, write_report
-from gantry_pipelines.analytics.tables import JOURNAL, STAGED, Tables
-from gantry_pipelines.analytics.windows import closed_range
+from gantry_pipelines.analytics.tables import JOURNAL, STAGED, TABLES, Tables
 from gantry_pipelines.errors import JobError
 
 LATENCY = TABLES["latency"]

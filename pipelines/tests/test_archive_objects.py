@@ -25,7 +25,7 @@ from spark_kit.toy_run import Life, live, lose_checkpoint, watched
 from gantry_pipelines.__main__ import main
 from gantry_pipelines.archive import lock, points
 from gantry_pipelines.archive.errors import ArchiveBusy, BadDestination, CannotCompact, FencedOut, StorageFailed
-from gantry_pipelines.archive.failures import own_error
+from gantry_pipelines.archive.exits import own_error
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.layout import WRITER
 from gantry_pipelines.archive.objects import Objects, storage_of

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from gantry_pipelines import executor
 from gantry_pipelines.archive.restore_job import RestoreJob, RestoreSpec
 from gantry_pipelines.config import PipelineConfig, config_of, read_config
-from gantry_pipelines.engine import spark_conf
+from gantry_pipelines.engine import EXECUTOR_ARGUMENTS, EXECUTOR_MAIN, executor_command, spark_conf
 from gantry_pipelines.errors import ConfigError
 from gantry_pipelines.source_options import (
     connection_options,
@@ -206,12 +205,12 @@ def test_memory_and_executors_are_what_the_fields_say() -> None:
 
 def test_an_executor_is_started_with_what_its_driver_says() -> None:
     """In the order of the driver's options; a variable that is missing is named, never guessed."""
-    given = {name: name.lower() for name in executor.ARGUMENTS.values()}
+    given = {name: name.lower() for name in EXECUTOR_ARGUMENTS.values()}
     given |= {"SPARK_EXECUTOR_MEMORY": "1g", "SPARK_JAVA_OPT_10": "-Dlate", "SPARK_JAVA_OPT_9": "-Dearly"}
-    command = executor.executor_command(given, "java", "/spark")
+    command = executor_command(given, "java", "/spark")
 
     assert command[:6] == ["java", "-Dearly", "-Dlate", "-Xms1g", "-Xmx1g", "-cp"]
-    assert command[6:8] == ["/spark/jars/*", executor.MAIN]
+    assert command[6:8] == ["/spark/jars/*", EXECUTOR_MAIN]
     assert command[command.index("--podName") + 1] == "spark_executor_pod_name"
     with pytest.raises(KeyError, match="SPARK_DRIVER_URL"):
-        executor.executor_command({name: "" for name in given if name != "SPARK_DRIVER_URL"}, "java", "/spark")
+        executor_command({name: "" for name in given if name != "SPARK_DRIVER_URL"}, "java", "/spark")

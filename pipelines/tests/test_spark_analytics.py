@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_kit.processes import Group
 
-from gantry_pipelines.analytics.names import TABLES
-from gantry_pipelines.analytics.tables import Tables
+from gantry_pipelines.analytics.tables import TABLES, Tables
 from gantry_pipelines.config import Here, PipelineConfig
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.manifest.quantities import Duration
@@ -115,7 +114,7 @@ def test_a_group_that_has_not_begun_lags_by_all_there_is(spark: SparkSession) ->
     """Lag is counted from the group's offset, never from before the queue's beginning, and is never below zero."""
     from pyspark.testing import assertDataFrameEqual
 
-    from gantry_pipelines.analytics.lag_samples import SAMPLES_DDL
+    from gantry_pipelines.analytics.job import SAMPLES_DDL
     from gantry_pipelines.analytics.transforms import consumer_lag
 
     samples = [

@@ -207,7 +207,7 @@ def test_tasks_on_spark_find_what_a_loop_finds(spark: SparkSession, stores: Stor
     from pyspark.testing import assertDataFrameEqual
 
     from gantry_pipelines.audit.frames import ROWS_DDL
-    from gantry_pipelines.audit.opening import open_copy
+    from gantry_pipelines.audit.running import open_copy
     from gantry_pipelines.audit.spark_tasks import looked, on_spark, tasks_frame
 
     spoilt = copied(stores[1], tmp_path / "spoilt")

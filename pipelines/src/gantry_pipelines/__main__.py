@@ -17,8 +17,8 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from gantry_pipelines import executor
 from gantry_pipelines.config import PipelineConfig, S_co, read_config
+from gantry_pipelines.engine import executor_command
 from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import JOBS, Job, job_named
 from gantry_pipelines.outcome import EXIT_CONFIG, EXIT_DATA_LOSS, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one job and exit with its code; in an executor's pod, become the executor."""
     if (sys.argv[1:] if arguments is None else list(arguments)) == ["executor"]:
-        executor.main()
+        become_executor()
     given = parser().parse_args(arguments)
     output = Output(form=Form(given.output))
     if given.pod:
@@ -97,6 +97,23 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     stop = Stop()
     with stop.armed():
         sys.exit(run(given, Reporter(given.job, stop, output)))
+
+
+def become_executor() -> NoReturn:
+    """Become the JVM of an executor."""
+    import pyspark
+
+    home = os.environ.get("JAVA_HOME", "")
+    java = f"{home}/bin/java" if home else "java"
+    try:
+        command = executor_command(os.environ, java, str(Path(pyspark.__file__).parent))
+    except KeyError as error:
+        print(f"gantry: Spark gives an executor's pod {error.args[0]}, and this is none", file=sys.stderr)
+        sys.exit(2)
+    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    sys.stdout.flush()
+    os.execvp(command[0], command)
 
 
 def run(given: argparse.Namespace, reporter: Reporter) -> int:

@@ -5,12 +5,17 @@
                   executors from the template that lies beside the configuration, and they end with the driver's pod,
                   which owns them
 
+An executor's pod runs Spark's backend for Kubernetes with what the driver has put into the pod. Spark's own images have
+a shell script for that. Here it is one step (`executor_command`): the process becomes the JVM, so that signals and exit
+codes are the JVM's alone. Spark gives the pod the argument `executor` and the variables that are named here.
+
 What a person puts into `sparkConf` goes before what is decided here by default, and never before what the fields say.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -21,6 +26,17 @@ from gantry_spec.pipelines.parts import EngineMode, PipelineSpec
 
 MEBIBYTE: Final = 1 << 20
 POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
+EXECUTOR_MAIN: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+JAVA_OPTION: Final = re.compile(r"SPARK_JAVA_OPT_([0-9]+)")
+EXECUTOR_ARGUMENTS: Final = {
+    "--driver-url": "SPARK_DRIVER_URL",
+    "--executor-id": "SPARK_EXECUTOR_ID",
+    "--cores": "SPARK_EXECUTOR_CORES",
+    "--app-id": "SPARK_APPLICATION_ID",
+    "--hostname": "SPARK_EXECUTOR_POD_IP",
+    "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
+    "--podName": "SPARK_EXECUTOR_POD_NAME",
+}
 
 
 def spark_conf(config: PipelineConfig[PipelineSpec], environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -49,6 +65,16 @@ def spark_conf(config: PipelineConfig[PipelineSpec], environment: Mapping[str, s
         # A driver that was killed in its pod leaves its executors' pods behind, and Spark counts from 1 again.
         found[POD_NAMES] = f"{found.get(POD_NAMES) or found['spark.kubernetes.driver.pod.name']}-{int(time.time()):x}"
     return found
+
+
+def executor_command(environment: Mapping[str, str], java: str, spark_home: str) -> list[str]:
+    """The words to start it with. Raises KeyError for a variable that the driver has not given."""
+    memory = environment["SPARK_EXECUTOR_MEMORY"]
+    numbered = ((int(match[1]), value) for name, value in environment.items() if (match := JAVA_OPTION.fullmatch(name)))
+    options = [value for _, value in sorted(numbered)]
+    path = os.pathsep.join(one for one in (environment.get("SPARK_CLASSPATH", ""), f"{spark_home}/jars/*") if one)
+    words = [java, *options, f"-Xms{memory}", f"-Xmx{memory}", "-cp", path, EXECUTOR_MAIN]
+    return [*words, *(word for option, name in EXECUTOR_ARGUMENTS.items() for word in (option, environment[name]))]
 
 
 def _megabytes(size: int) -> str:

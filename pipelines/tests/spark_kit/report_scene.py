@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from gantry_pipelines.analytics.names import TABLES
-from gantry_pipelines.analytics.tables import Tables
+from gantry_pipelines.analytics.tables import TABLES, Tables
 
 BEGIN: Final = datetime(2026, 11, 22, 4, 0, tzinfo=UTC)
 TOPICS: Final = (("orders", 900), ("payments", 420), ("clicks", 1600), ("audit_trail", 60), ("mail", 25))

@@ -19,8 +19,7 @@ from typing import Any, Final
 from spark_kit.toy_log import ToyLog
 
 from gantry_pipelines.archive import lock, points
-from gantry_pipelines.archive.compaction import CompactionRules, compact
-from gantry_pipelines.archive.expiry import expire
+from gantry_pipelines.archive.compaction import CompactionRules, compact, expire
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.grid import laid, pieces
 from gantry_pipelines.archive.layout import day_end_ms

@@ -15,8 +15,7 @@ from typing import Any, Final, final
 
 from gantry_pipelines.analytics.axes import Unit
 from gantry_pipelines.analytics.charts import Chart, Series
-from gantry_pipelines.analytics.names import TABLES
-from gantry_pipelines.analytics.tables import Tables
+from gantry_pipelines.analytics.tables import TABLES, Tables
 
 POINTS_MAX: Final = 240
 NAMED_MAX: Final = 7

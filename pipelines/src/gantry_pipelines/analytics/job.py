@@ -3,26 +3,27 @@
 With a schedule, or `--once`, a run reads what was stored in those windows, in one batch, and ends. Without one a stream
 counts all the time: it holds a window back until its watermark has passed, keeps what it has not written in its
 checkpoint, and writes each window once.
+
+    [ written ....... ][ this run: closed windows ...... ][ open ... now ]
+                       from                              to = now - watermark, at a window's edge
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from gantry_pipelines.analytics import transforms
-from gantry_pipelines.analytics.lag_samples import SAMPLES_DDL, lag_samples
-from gantry_pipelines.analytics.names import TABLES
 from gantry_pipelines.analytics.report import write_report
 from gantry_pipelines.analytics.streaming import run_stream
-from gantry_pipelines.analytics.tables import Tables, total
-from gantry_pipelines.analytics.windows import Range, closed_range
+from gantry_pipelines.analytics.tables import TABLES, Tables, total
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError, JobError
@@ -33,13 +34,33 @@ from gantry_spec.pipelines.kinds import AnalyticsSpec
 from gantry_spec.pipelines.parts import OnDataLoss
 from pyspark_rocketmq.ages import stored_ms
 from pyspark_rocketmq.catalog import Catalog
+from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.settings import ReadSettings
 
 if TYPE_CHECKING:
     from gantry_pipelines.reporting import Reporter
 
-NEWEST = "writtenTo"
-PAUSE_SECONDS = 1.0
+NEWEST: Final = "writtenTo"
+PAUSE_SECONDS: Final = 1.0
+WINDOWS_AT_ONCE_MAX: Final = 100_000
+"""Of one run; what is older than that is written by the next one."""
+SAMPLES_DDL: Final = (
+    "sampledAt timestamp, `group` string, topic string, broker string, queue int, committed bigint, begin bigint, "
+    "end bigint, lagSeconds double"
+)
+
+
+@final
+class Range(NamedTuple):
+    """`[begin, end)` in milliseconds since 1970, at edges of windows."""
+
+    begin: int
+    end: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no window in it."""
+        return self.begin >= self.end
 
 
 @final
@@ -198,6 +219,40 @@ class _Run:
                     reason="NoReplica", exit_code=EXIT_UNKNOWN,
                 )  # fmt: skip
             self._reporter.alive()
+
+
+def closed_range(begin_ms: int, now_ms: int, window_ms: int, watermark_ms: int) -> Range:
+    """The windows from `begin` on that nothing can come into any more."""
+    begin = begin_ms // window_ms * window_ms
+    end = (now_ms - watermark_ms) // window_ms * window_ms
+    return Range(begin, max(begin, min(end, begin + WINDOWS_AT_ONCE_MAX * window_ms)))
+
+
+def lag_samples(
+    catalog: Catalog, settings: ReadSettings, groups: Sequence[str], queues: Sequence[QueueId], now_ms: int
+) -> list[tuple[Any, ...]]:
+    """A row for each group and queue that the group has begun, or that it is behind in."""
+    bounds = catalog.bounds(queues) if groups and queues else {}
+    moment = datetime.fromtimestamp(now_ms / 1000, UTC)
+    rows: list[tuple[Any, ...]] = []
+    for group in groups:
+        committed = catalog.group_offsets(group, queues)
+        begun = {queue for queue, offset in committed.items() if offset is not None}
+        topics = {queue.topic for queue in begun}
+        wanted = {
+            queue: max(committed[queue] or 0, bounds[queue].begin)
+            for queue in queues if queue.topic in topics
+        }  # fmt: skip
+        behind = {queue: offset for queue, offset in wanted.items() if offset < bounds[queue].end}
+        ages = stored_ms(behind, catalog, settings) if behind else {}
+        for queue in sorted(wanted):
+            age = ages.get(queue)
+            seconds = 0.0 if queue not in behind else (None if age is None else max(now_ms - age, 0) / 1000)
+            rows.append(
+                (moment, group, queue.topic, queue.broker, queue.number, committed[queue], bounds[queue].begin,
+                 bounds[queue].end, seconds)
+            )  # fmt: skip
+    return rows
 
 
 def _start_ms(start: str, now_ms: int) -> int:

@@ -18,8 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gantry_pipelines.analytics import transforms
-from gantry_pipelines.analytics.names import TABLES
-from gantry_pipelines.analytics.tables import Tables, total
+from gantry_pipelines.analytics.tables import TABLES, Tables, total
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.outcome import Outcome

@@ -14,7 +14,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, final
 
@@ -22,21 +22,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from gantry_pipelines.archive.compaction import compact
+from gantry_pipelines.archive.compaction import compact, expire
 from gantry_pipelines.archive.errors import ArchiveError, CannotCompact
-from gantry_pipelines.archive.exits import at_work, job_error
-from gantry_pipelines.archive.expiry import expire
-from gantry_pipelines.archive.failures import own_error
+from gantry_pipelines.archive.exits import at_work, job_error, own_error
 from gantry_pipelines.archive.manifest import ArchivedFile, Kind, file_of
 from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters, run_settings
 from gantry_pipelines.archive.source import ArchiveSource, transform
-from gantry_pipelines.archive.summary import ArchiveSummary, summarize
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.job import Job
-from gantry_pipelines.outcome import EXIT_INTERRUPTED, Outcome, QueueProgress
+from gantry_pipelines.outcome import EXIT_DONE, EXIT_INTERRUPTED, Outcome, QueueProgress
 from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.session import NoJava, spark_session
 from gantry_spec.pipelines.kinds import ArchiveSpec
@@ -202,16 +199,19 @@ class ArchiveRun:
     # -- what is told --------------------------------------------------------------------------------------------------
 
     def _tell(self, batch_id: int) -> None:
-        data = [file for file in self._new if file.kind is Kind.DATA]
         self._reporter.progress(
-            rows=sum(file.rows for file in data),
-            bytes=sum(file.size_bytes for file in data),
-            files=len(data),
-            rows_lost=sum(file.range.count for file in self._new if file.kind is Kind.LOST),
-            batch=batch_id,
-            checkpoint=self._settings.checkpoint,
-            queues=self._queues(),
+            **self._totals(), batch=batch_id, checkpoint=self._settings.checkpoint, queues=self._queues()
         )
+
+    def _totals(self) -> dict[str, int]:
+        """What this run has added."""
+        data = [file for file in self._new if file.kind is Kind.DATA]
+        return {
+            "rows": sum(file.rows for file in data),
+            "bytes": sum(file.size_bytes for file in data),
+            "files": len(data),
+            "rows_lost": sum(file.range.count for file in self._new if file.kind is Kind.LOST),
+        }
 
     def _queues(self) -> tuple[QueueProgress, ...]:
         if self._query is not None and self._query.lastProgress is not None:
@@ -223,28 +223,43 @@ class ArchiveRun:
         )
 
     def _outcome(self, query: StreamingQuery) -> Outcome:
-        queues = self._queues()
+        queues, totals, manifest = self._queues(), self._totals(), self._writer.manifest
+        ends, everything = manifest.ends(), manifest.data()
         latest = {QueueId(one.topic, one.broker, one.queue): one.latest for one in queues} | self._latest
-        summary: ArchiveSummary = summarize(self._writer.manifest, self._new, latest, len(self._writer.missing))
+        facts = {
+            "queryId": str(query.id),
+            "rowsTotal": sum(file.rows for file in everything),
+            "bytesTotal": sum(file.size_bytes for file in everything),
+            "filesTotal": len(everything),
+            "missingFiles": len(self._writer.missing),
+        }
+        lags = [max(0, end - ends.get(queue, 0)) for queue, end in latest.items()]
         is_stopped = self._reporter.stop.is_asked and not self._settings.is_continuous
         return Outcome(
-            EXIT_INTERRUPTED if is_stopped else 0,
+            EXIT_INTERRUPTED if is_stopped else EXIT_DONE,
             "Interrupted" if is_stopped else "Done",
-            summary.text(),
-            rows=summary.rows,
-            bytes=summary.size_bytes,
-            files=summary.files,
-            rows_lost=summary.lost,
+            summary_of(totals, facts, lags),
+            **totals,
             checkpoint=self._settings.checkpoint,
             queues=queues,
-            facts={
-                "queryId": str(query.id),
-                "rowsTotal": summary.rows_total,
-                "bytesTotal": summary.bytes_total,
-                "filesTotal": summary.files_total,
-                "missingFiles": summary.missing,
-            },
+            facts=facts,
         )
+
+
+def summary_of(totals: Mapping[str, int], facts: Mapping[str, Any], lags: Sequence[int]) -> str:
+    """What a run has added, what the archive has, and how many messages of how many queues it is behind, for people."""
+    lines = [
+        f"archived {totals['rows']} messages in {totals['files']} files, {totals['bytes']} bytes",
+        f"the archive has {facts['rowsTotal']} messages in {facts['filesTotal']} files, {facts['bytesTotal']} bytes",
+    ]
+    if totals["rows_lost"]:
+        lost = totals["rows_lost"]
+        lines.append(f"{lost} messages were gone before they could be archived; their ranges are in the manifest")
+    if facts["missingFiles"]:
+        lines.append(f"{facts['missingFiles']} files of the archive are missing: see gantry pipeline verify")
+    behind = sum(1 for lag in lags if lag)
+    lines.append(f"{sum(lags)} messages behind, in {behind} of {len(lags)} queues" if behind else "nothing is behind")
+    return "\n".join(lines)
 
 
 def latest_of(progress: Any) -> Mapping[QueueId, int]:

@@ -14,12 +14,13 @@ from typing import Final, Protocol, final
 from gantry_pipelines.audit.chunk import ChunkAudit
 from gantry_pipelines.audit.concluding import Conclusion
 from gantry_pipelines.audit.copies import CopyState, LogCopy
-from gantry_pipelines.audit.errors import Expired, NothingToCompare
+from gantry_pipelines.audit.directory import DirectoryCopy
+from gantry_pipelines.audit.errors import CopyUnreachable, Expired, NothingToCompare
 from gantry_pipelines.audit.model import Check, Chunk, Finding, Looked, QueueRun, Row, Span
-from gantry_pipelines.audit.opening import open_copy
 from gantry_pipelines.audit.planning import Plan, planned
 from gantry_pipelines.audit.result import AuditResult, BrokerResult
-from gantry_pipelines.audit.settings import AuditSettings
+from gantry_pipelines.audit.settings import AuditSettings, SidecarAccess
+from gantry_pipelines.audit.sidecar import SidecarCopy
 from pyspark_rocketmq.model import Replica
 
 FINDINGS_PER_CHUNK_MAX: Final = 5_000
@@ -61,6 +62,20 @@ class AnyTask(Protocol):
 
 RunTasks = Callable[[Sequence[AnyTask]], Iterable[Row]]
 """Does each task, in any order; the rows of all."""
+
+
+def open_copy(replica: Replica, access: SidecarAccess) -> LogCopy:
+    """Return a replica's copy: by its directory if it is seen here, else by its sidecar.
+
+    Raises ``CopyUnreachable`` for a replica that can only be pulled from: a pull shows messages, and no log.
+    """
+    if replica.directory is not None:
+        return DirectoryCopy(replica.directory)
+    if replica.sidecar is not None:
+        return SidecarCopy(replica.sidecar, access)
+    raise CopyUnreachable(
+        f"{replica.broker}:{replica.number} has no sidecar and no directory seen here; name one, or leave it out"
+    )
 
 
 def run_task(task: AuditTask) -> Iterator[Row]:
