@@ -19,6 +19,14 @@ import pytest
 from gantry_testing.tree import ROOT
 
 CONTRACTS: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+LAYERED: Final = {
+    container: contract["layers"]
+    for contract in CONTRACTS["contracts"]
+    if contract["type"] == "layers" and contract.get("exhaustive")
+    for container in contract["containers"]
+}
+"""Packages whose modules all have a layer, and these layers from top to bottom."""
+
 PARTS: Final = ("app", "control", "ha", "ports", "server", "store")
 """Of the broker."""
 
@@ -44,7 +52,7 @@ def make_package(tree: Path, name: str) -> None:
 def tree(tmp_path: Path) -> Path:
     """A repository with all packages of the contracts, each empty, under the real contracts."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name in (*CONTRACTS["root_packages"], *(f"gantry_broker.{part}" for part in PARTS), "gantry_cli.local"):
+    for name in (*CONTRACTS["root_packages"], *LAYERED, *(f"gantry_broker.{part}" for part in PARTS)):
         make_package(tmp_path, name)
     return tmp_path
 
@@ -221,6 +229,24 @@ def test_the_layers_of_the_command_line_are_kept(tree: Path) -> None:
     assert "gantry_cli.local.supervisor -> gantry_cli.group" in result.stdout
     assert "gantry_cli.local.state -> gantry_cli.local.supervisor" in result.stdout
     assert "stray" in result.stdout and "lost" in result.stdout
+
+
+@pytest.mark.verify(quick=2)
+@pytest.mark.parametrize("package", LAYERED)
+def test_layers_of_a_package_are_kept(tree: Path, package: str) -> None:
+    """The lowest layer does not import the highest one, and a module without a layer is refused."""
+    [folder] = tree.glob(f"*/src/{package.replace('.', '/')}")
+    highest, lowest = (layer.partition(")")[0].lstrip("(") for layer in (LAYERED[package][0], LAYERED[package][-1]))
+    (folder / "stray.py").write_text("")
+    for name, text in ((highest, ""), (lowest, f"import {package}.{highest}\n")):
+        module = folder / name / "__init__.py" if (folder / name).is_dir() else folder / f"{name}.py"
+        module.write_text(text)
+
+    result = lint(tree)
+
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert f"{package}.{lowest} -> {package}.{highest}" in result.stdout
+    assert "stray" in result.stdout
 
 
 def test_a_detour_is_refused_too(tree: Path) -> None:
