@@ -16,12 +16,12 @@ from gantry_client import BrokerRefused, NoRoute
 from gantry_client.sync import Admin
 from gantry_wire.codes import ResponseCode
 from pyspark_rocketmq.brokers import patiently
-from pyspark_rocketmq.errors import DataLost, InvalidOption
+from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, Replica
-from pyspark_rocketmq.replica_view import Gone, Unreachable, View, ViewError
+from pyspark_rocketmq.replica_view import View
 from pyspark_rocketmq.settings import ReadSettings, parse_member_name
 from pyspark_rocketmq.transport.store import topics_in
-from pyspark_rocketmq.views import Attempt, Opener, attempts
+from pyspark_rocketmq.views import ReplicaViews
 from pyspark_rocketmq.worker import prepare_structs
 
 T = TypeVar("T")
@@ -35,8 +35,7 @@ class Catalog:
         """Connects to nobody yet."""
         prepare_structs()
         self._settings = settings
-        self._opener = Opener(settings)
-        self._views: dict[Attempt, View] = {}
+        self._views = ReplicaViews(settings)
 
     def __repr__(self) -> str:
         return f"<Catalog {self._settings.name_servers}>"
@@ -53,9 +52,9 @@ class Catalog:
 
     def topics(self) -> list[str]:
         """Topics of applications: without RocketMQ's own, retries and dead letters."""
-        if not self._has_name_servers:
-            return sorted({topic for topics in self._directory_topics().values() for topic in topics})
-        return self._patiently("topics", lambda: self._opener.brokers.ask(lambda admin: admin.topics.all()))
+        if not self._settings.has_name_servers:
+            return sorted({topic for topics in _directory_topics(self._settings).values() for topic in topics})
+        return self._patiently("topics", lambda: self._views.brokers.ask(lambda admin: admin.topics.all()))
 
     def queues(self, topics: Sequence[str]) -> list[QueueId]:
         """Their queues, sorted. Raises InvalidOption for a topic that nobody serves."""
@@ -66,43 +65,33 @@ class Catalog:
 
     def replicas(self, broker: str) -> tuple[Replica, ...]:
         """Who has its log, in the order in which they are to be read."""
-
-        return self._patiently(f"the replicas of {broker}", lambda: self._replicas_now(broker))
+        return self._patiently(f"the replicas of {broker}", lambda: self._views.replicas(broker))
 
     def brokers(self) -> tuple[str, ...]:
         """Every broker that name servers, sidecars or directories know of."""
-        return self._patiently("brokers", self._opener.discovery.brokers)
+        return self._patiently("brokers", self._views.discovery.brokers)
 
     # -- how far -------------------------------------------------------------------------------------------------------
 
     def bounds(self, queues: Iterable[QueueId]) -> dict[QueueId, Bounds]:
         """What of each queue can be read, never beyond min(confirmed, committed) of the replica that says so."""
-        found: dict[QueueId, Bounds] = {}
-        for broker, wanted in _by_broker(queues).items():
-            found |= self._ask(broker, "the bounds of its queues", partial(_bounds, queues=wanted))
-        return found
+        return self._ask_of_queues("the bounds of its queues", queues, lambda some, view: view.bounds(some))
 
     def offsets_at(self, queues: Iterable[QueueId], timestamp_ms: int) -> dict[QueueId, int]:
         """For each queue the first message stored at that time or later; its end if there is none."""
 
-        def ask(view: View, some: tuple[QueueId, ...]) -> dict[QueueId, int]:
+        def ask(some: tuple[QueueId, ...], view: View) -> dict[QueueId, int]:
             return {queue: view.offset_at(queue, timestamp_ms) for queue in some}
 
-        found: dict[QueueId, int] = {}
-        for broker, wanted in _by_broker(queues).items():
-            found |= self._ask(broker, "its offsets in time", partial(ask, some=wanted))
-        return found
+        return self._ask_of_queues("its offsets in time", queues, ask)
 
     def physical(self, offsets: Mapping[QueueId, int]) -> dict[QueueId, tuple[int, int]]:
         """(physical offset, size) of the message at each offset. Raises DataLost if it is gone."""
 
-        def ask(view: View, some: tuple[QueueId, ...]) -> dict[QueueId, tuple[int, int]]:
+        def ask(some: tuple[QueueId, ...], view: View) -> dict[QueueId, tuple[int, int]]:
             return {queue: view.place(queue, offsets[queue]) for queue in some}
 
-        found: dict[QueueId, tuple[int, int]] = {}
-        for broker, wanted in _by_broker(offsets).items():
-            found |= self._ask(broker, "places in its log", partial(ask, some=wanted))
-        return found
+        return self._ask_of_queues("places in its log", offsets, ask)
 
     def logs(self, brokers: Iterable[str]) -> dict[str, LogState]:
         """How far each broker's log can be read, and who wrote it; without epochs where nobody says them."""
@@ -125,75 +114,38 @@ class Catalog:
 
     def close(self) -> None:
         """Close all connections and files."""
-        for view in self._views.values():
-            view.close()
-        self._views.clear()
-        self._opener.close()
+        self._views.close()
 
     # -- asking --------------------------------------------------------------------------------------------------------
-
-    @property
-    def _has_name_servers(self) -> bool:
-        return bool(self._settings.name_servers.strip("; "))
 
     def _patiently(self, what: str, attempt: Callable[[], T]) -> T:
         return patiently(what, attempt, self._settings.patience_ms)
 
     def _ask(self, broker: str, what: str, question: Callable[[View], T]) -> T:
-        """The answer of the first replica that has one."""
+        return self._patiently(f"{broker}: {what}", lambda: self._views.ask(broker, question))
 
-        def round_of_all() -> T:
-            faults: list[ViewError] = []
-            for attempt in attempts(self._replicas_now(broker), self._settings.transport):
-                try:
-                    return question(self._view(attempt))
-                except ViewError as error:
-                    faults.append(error)
-                    self._drop(attempt)
-            self._opener.discovery.forget()
-            said = "; ".join(map(str, faults))
-            if faults and all(isinstance(fault, Gone) for fault in faults):
-                raise DataLost(f"{broker}: {said}")
-            raise Unreachable(said or "there was nobody to ask")
-
-        return self._patiently(f"{broker}: {what}", round_of_all)
-
-    def _replicas_now(self, broker: str) -> tuple[Replica, ...]:
-        """Raises Unreachable if none of them can be read as it is wanted."""
-        found = self._opener.discovery.replicas(broker)
-        if not attempts(found, self._settings.transport):
-            self._opener.discovery.forget()
-            wanted = f"readFrom={self._settings.read_from.value}, transport={self._settings.transport.value}"
-            why = self._opener.discovery.trouble
-            raise Unreachable(f"{broker} has no replica for {wanted}" + (f" ({why})" if why else ""))
+    def _ask_of_queues(
+        self, what: str, queues: Iterable[QueueId], question: Callable[[tuple[QueueId, ...], View], dict[QueueId, T]]
+    ) -> dict[QueueId, T]:
+        found: dict[QueueId, T] = {}
+        for broker, wanted in _by_broker(queues).items():
+            found |= self._ask(broker, what, partial(question, wanted))
         return found
 
     def _ask_master(self, broker: str, question: Callable[..., Coroutine[Any, Any, T]]) -> T:
         """What a broker's master answers, wherever it is now."""
 
         def ask() -> T:
-            address = self._opener.discovery.master_address(broker)
-            return self._opener.brokers.ask(partial(question, address=address))
+            address = self._views.discovery.master_address(broker)
+            return self._views.brokers.ask(partial(question, address=address))
 
         return self._patiently(f"the master of {broker}", ask)
 
-    def _view(self, attempt: Attempt) -> View:
-        view = self._views.get(attempt)
-        if view is None:
-            view = self._opener.open(*attempt)
-            self._views[attempt] = view
-        return view
-
-    def _drop(self, attempt: Attempt) -> None:
-        view = self._views.pop(attempt, None)
-        if view is not None:
-            view.close()
-
     def _queues_of(self, topic: str) -> list[QueueId]:
-        if not self._has_name_servers:
+        if not self._settings.has_name_servers:
             found = [
                 QueueId(topic, broker, number)
-                for broker, topics in self._directory_topics().items()
+                for broker, topics in _directory_topics(self._settings).items()
                 for number in topics.get(topic, ())
             ]
             if not found:
@@ -201,7 +153,7 @@ class Catalog:
             return found
         try:
             route = self._patiently(
-                f"the route of {topic}", lambda: self._opener.brokers.ask(lambda admin: admin.topics.route(topic))
+                f"the route of {topic}", lambda: self._views.brokers.ask(lambda admin: admin.topics.route(topic))
             )
         except NoRoute as error:
             raise InvalidOption(
@@ -209,13 +161,10 @@ class Catalog:
             ) from error
         return [QueueId(topic, queue.broker_name, queue.queue_id) for queue in route.read_queues]
 
-    def _directory_topics(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """Topics and their queues by broker, as its files say."""
-        return {parse_member_name(name)[0]: topics_in(path) for name, path in self._settings.directories.items()}
 
-
-def _bounds(view: View, queues: tuple[QueueId, ...]) -> dict[QueueId, Bounds]:
-    return view.bounds(queues)
+def _directory_topics(settings: ReadSettings) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Topics and their queues by broker, as its files say."""
+    return {parse_member_name(name)[0]: topics_in(path) for name, path in settings.directories.items()}
 
 
 def _by_broker(queues: Iterable[QueueId]) -> dict[str, tuple[QueueId, ...]]:

@@ -89,7 +89,7 @@ class Discovery:
         return {broker: self._ordered(by_number) for broker, by_number in found.items()}
 
     def _add_registered(self, found: dict[str, dict[int, _Found]]) -> None:
-        if not self._settings.name_servers.strip("; "):
+        if not self._settings.has_name_servers:
             return
         for one in self._brokers.ask(lambda admin: admin.brokers.all()):
             replica = Replica(one.name, one.broker_id, one.address)

@@ -128,7 +128,7 @@ class ReadSettings:
         for url in self.sidecars:
             if not url.startswith(("http://", "https://")):
                 raise InvalidOption(f"sidecars: {url!r} is no base URL such as http://127.0.0.1:8080")
-        if not self.name_servers.strip("; ") and not self.directories:
+        if not self.has_name_servers and not self.directories:
             raise InvalidOption("nameServers is missing: write host:port, for example 127.0.0.1:9876")
         for name in self.directories:
             parse_member_name(name)
@@ -136,6 +136,11 @@ class ReadSettings:
             raise InvalidOption("transport=file needs directories: which broker's store lies where")
         if self.transport is TransportKind.HTTP and not self.sidecars:
             raise InvalidOption("transport=http needs sidecars: the base URL of one of each group")
+
+    @property
+    def has_name_servers(self) -> bool:
+        """Whether any is named; without, only directories are read."""
+        return bool(self.name_servers.strip("; "))
 
     def client_settings(self) -> ClientSettings:
         """The same for our client."""

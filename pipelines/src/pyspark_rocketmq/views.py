@@ -1,21 +1,26 @@
-"""Which way to which replica is tried when, and the connections that are kept between tries."""
+"""Which way to which replica is tried when, and the connections that are kept between tries.
+
+`Opener` opens views for a task; `ReplicaViews` keeps them between the questions of a driver, and asks one replica after
+the other until one answers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar, final
 
 from pyspark_rocketmq.brokers import Brokers
 from pyspark_rocketmq.discovery import Discovery
-from pyspark_rocketmq.errors import Refused
+from pyspark_rocketmq.errors import DataLost, Refused
 from pyspark_rocketmq.model import Replica, Task, TransportKind
-from pyspark_rocketmq.replica_view import View, ViewError
+from pyspark_rocketmq.replica_view import Gone, Unreachable, View, ViewError
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport.file import FileView
 from pyspark_rocketmq.transport.http import HttpView
 from pyspark_rocketmq.transport.pull import PullView
 from pyspark_rocketmq.transport.sidecar import Sidecars
 
+T = TypeVar("T")
 Attempt = tuple[Replica, TransportKind]
 
 _PREFERENCE: Final = (TransportKind.FILE, TransportKind.HTTP, TransportKind.PULL)
@@ -81,3 +86,52 @@ class Opener:
         """Close all connections."""
         self.sidecars.close()
         self.brokers.close()
+
+
+@final
+class ReplicaViews:
+    """Views of all brokers' replicas, each opened when it is first asked. One thread at a time."""
+
+    def __init__(self, settings: ReadSettings) -> None:
+        self._settings = settings
+        self._opener: Final = Opener(settings)
+        self.brokers: Final = self._opener.brokers
+        self.discovery: Final = self._opener.discovery
+        self._views: dict[Attempt, View] = {}
+
+    def replicas(self, broker: str) -> tuple[Replica, ...]:
+        """Who has a broker's log, in the order in which they are read. Raises Unreachable if none can be read as the
+        settings want it."""
+        found = self.discovery.replicas(broker)
+        if not attempts(found, self._settings.transport):
+            self.discovery.forget()
+            wanted = f"readFrom={self._settings.read_from.value}, transport={self._settings.transport.value}"
+            why = self.discovery.trouble
+            raise Unreachable(f"{broker} has no replica for {wanted}" + (f" ({why})" if why else ""))
+        return found
+
+    def ask(self, broker: str, question: Callable[[View], T]) -> T:
+        """The answer of the first replica that has one. Raises Unreachable, and DataLost if all of them say so."""
+        faults: list[ViewError] = []
+        for attempt in attempts(self.replicas(broker), self._settings.transport):
+            try:
+                if attempt not in self._views:
+                    self._views[attempt] = self._opener.open(*attempt)
+                return question(self._views[attempt])
+            except ViewError as error:
+                faults.append(error)
+                view = self._views.pop(attempt, None)
+                if view is not None:
+                    view.close()
+        self.discovery.forget()
+        said = "; ".join(map(str, faults))
+        if faults and all(isinstance(fault, Gone) for fault in faults):
+            raise DataLost(f"{broker}: {said}")
+        raise Unreachable(said or "there was nobody to ask")
+
+    def close(self) -> None:
+        """Close all connections and files."""
+        for view in self._views.values():
+            view.close()
+        self._views.clear()
+        self._opener.close()

@@ -10,9 +10,10 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, final
+from typing import Annotated, Any, final
 
 import msgspec
+from pyspark.sql import DataFrame, SparkSession
 
 from gantry_client import ClientError
 from gantry_client.sync import Admin
@@ -23,19 +24,18 @@ from gantry_pipelines.job import Job
 from gantry_pipelines.migrate_check import comparing
 from gantry_pipelines.migrate_check.comparing import CheckResult
 from gantry_pipelines.migrate_check.facts import ClusterFacts, Match, Pair, ask, match
+from gantry_pipelines.migrate_check.fingerprints import READ_COLUMNS, differences, fingerprints
 from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_UNKNOWN, Outcome
+from gantry_pipelines.reporting import Reporter
+from gantry_pipelines.session import spark_session
 from gantry_pipelines.source_options import connection_options, read_settings, selected
 from gantry_spec.manifest.parts import Address, Part
 from gantry_spec.pipelines.parts import GroupName, PipelineSpec, Transport
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.durable_files import write_whole
 from pyspark_rocketmq.model import QueueId
+from pyspark_rocketmq.schema import ddl
 from pyspark_rocketmq.settings import ReadSettings
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from gantry_pipelines.reporting import Reporter
 
 
 @final
@@ -118,8 +118,6 @@ class MigrateCheckJob(Job[MigrateCheckSpec, CheckOrder]):
         self, order: CheckOrder, matches: list[Match], left: ClusterFacts, right: ClusterFacts
     ) -> tuple[int, list[dict[str, Any]]]:
         """How many messages were compared, and where they differ."""
-        from gantry_pipelines.migrate_check.fingerprints import differences, fingerprints
-
         pairs = [pair for one in matches for pair in one.pairs if pair.begin < pair.end]
         whole = frozenset(one.topic for one in matches if one.is_whole)
         their_ranges = ranges_of(((pair.theirs, pair) for pair in pairs), left, whole)
@@ -149,9 +147,6 @@ def ranges_of(
 def _read(
     spark: SparkSession, options: tuple[tuple[str, str], ...], ranges: dict[QueueId, tuple[int, int]]
 ) -> DataFrame:
-    from gantry_pipelines.migrate_check.fingerprints import READ_COLUMNS
-    from pyspark_rocketmq.schema import ddl
-
     if not ranges:
         return spark.createDataFrame([], ddl(READ_COLUMNS))
     assigned: dict[str, dict[str, list[int]]] = {}
@@ -198,6 +193,4 @@ def _outcome(result: CheckResult, config: PipelineConfig[MigrateCheckSpec], repo
 
 
 def _session(config: PipelineConfig[MigrateCheckSpec]) -> SparkSession:
-    from gantry_pipelines.session import spark_session
-
     return spark_session("gantry-migrate-check", cores=config.spec.engine.cores or None, conf=spark_conf(config))

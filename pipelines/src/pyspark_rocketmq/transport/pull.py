@@ -45,16 +45,13 @@ class PullView:
 
     def __init__(self, replica: Replica, brokers: Brokers, settings: ReadSettings) -> None:
         self.replica: Final = replica
+        self.where: Final = f"{replica.broker}:{replica.number} at {replica.address} by pull"
         self._brokers = brokers
         self._settings = settings
         self._stretch = STRETCH_MIN
 
     def __repr__(self) -> str:
-        return f"<PullView {self._where}>"
-
-    @property
-    def _where(self) -> str:
-        return f"{self.replica.broker}:{self.replica.number} at {self.replica.address} by pull"
+        return f"<PullView {self.where}>"
 
     @property
     def is_doubtful(self) -> bool:
@@ -66,7 +63,7 @@ class PullView:
         try:
             begin, end = int(facts["commitLogMinOffset"]), int(facts["commitLogMaxOffset"])
         except (KeyError, ValueError) as error:
-            raise Unreachable(f"{self._where} does not say how far its log goes") from error
+            raise Unreachable(f"{self.where} does not say how far its log goes") from error
         return LogState(self.replica.broker, begin, end)
 
     def bounds(self, queues: tuple[QueueId, ...]) -> dict[QueueId, Bounds]:
@@ -94,7 +91,7 @@ class PullView:
         pulled = self._brokers.ask(lambda admin: self._pull(admin, queue, offset, 1))
         self._judge(pulled, queue, offset, offset + 1)
         if len(pulled.records) < RECORD_BYTES_MIN:
-            raise DamagedRecord(f"{self._where} sent no whole record of {queue} at offset {offset}")
+            raise DamagedRecord(f"{self.where} sent no whole record of {queue} at offset {offset}")
         head = RECORD_HEAD.unpack_from(pulled.records)
         return head[6], head[0]
 
@@ -147,7 +144,7 @@ class PullView:
 
     def _judge(self, pulled: Pulled, queue: QueueId, offset: int, end: int) -> None:
         """Raises for whatever is not a step forward."""
-        lack = f"{self._where} has [{pulled.min_offset}, {pulled.max_offset}) of {queue}, and is asked for {offset}"
+        lack = f"{self.where} has [{pulled.min_offset}, {pulled.max_offset}) of {queue}, and is asked for {offset}"
         if pulled.status is FetchStatus.NO_NEW:
             raise NotYet(lack)
         if pulled.status is FetchStatus.OFFSET_MOVED:
@@ -155,7 +152,7 @@ class PullView:
         if pulled.status is FetchStatus.NO_MATCH and pulled.next_offset > offset:  # it was there, and is being deleted
             raise Gone(lack)
         if pulled.next_offset <= offset:  # so does a slave of RocketMQ's that may not be read from
-            raise Unreachable(f"{self._where} gives nothing of {queue} at offset {offset}")
+            raise Unreachable(f"{self.where} gives nothing of {queue} at offset {offset}")
 
     def _piece(self, answers: list[Pulled], number: int, rest: Task, wanted: QueueRange) -> Piece:
         data = np.frombuffer(b"".join(one.records for one in answers), np.uint8)
@@ -165,10 +162,10 @@ class PullView:
         expected = np.arange(offset, end)
         if len(starts) != len(expected):
             raise DamagedRecord(
-                f"{self._where} gave {len(starts)} records of {wanted.queue} for the offsets [{offset}, {end})"
+                f"{self.where} gave {len(starts)} records of {wanted.queue} for the offsets [{offset}, {end})"
             )
         which = np.full(len(starts), number, dtype=np.int64)
-        return Piece(data, starts, Expected(which, expected), rest, self._where)
+        return Piece(data, starts, Expected(which, expected), rest, self.where)
 
     def _starts(self, data: memoryview, queue: QueueId) -> Numbers:
         """Where each record begins."""
@@ -177,7 +174,7 @@ class PullView:
         while position < end:
             size = int.from_bytes(data[position : position + 4], "big", signed=True)
             if size < RECORD_BYTES_MIN or position + size > end:
-                raise DamagedRecord(f"{self._where} sent a damaged answer for {queue}")
+                raise DamagedRecord(f"{self.where} sent a damaged answer for {queue}")
             starts.append(position)
             position += size
         return np.array(starts, dtype=np.int64)
