@@ -31,11 +31,11 @@ operator need one each, and a half request is no way to take theirs."""
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 16
-    reporter: Reporter
-    silence_seconds_max: float
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        super().__init__(address, handler)
+    def __init__(self, address: tuple[str, int], reporter: Reporter, silence_seconds_max: float) -> None:
+        super().__init__(address, _Page)
+        self.reporter: Final = reporter
+        self.silence_seconds_max: Final = silence_seconds_max
         self._lock: Final = threading.Lock()
         self._open: Final[dict[socket.socket, None]] = {}
         """Oldest first."""
@@ -103,8 +103,7 @@ def _metrics() -> str:
 @contextlib.contextmanager
 def serving(reporter: Reporter, host: str, port: int, silence_seconds_max: float) -> Iterator[int]:
     """Answer for as long as this lasts; gives the port, which for 0 is a free one."""
-    server = _Server((host, port), _Page)
-    server.reporter, server.silence_seconds_max = reporter, silence_seconds_max
+    server = _Server((host, port), reporter, silence_seconds_max)
     thread = threading.Thread(target=server.serve_forever, name="pipeline-page", daemon=True)
     thread.start()
     try:

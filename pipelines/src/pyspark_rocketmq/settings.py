@@ -6,6 +6,7 @@ and must be at the same place for every worker.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
@@ -47,6 +48,13 @@ class TlsFiles:
             )
         except ValueError as error:
             raise InvalidOption(str(error)) from error
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return a context for requests to sidecars. Raises InvalidOption."""
+        try:
+            return self.client_tls().client_context()
+        except OSError as error:
+            raise InvalidOption(f"the files for TLS with sidecars cannot be used: {error}") from error
 
 
 @final

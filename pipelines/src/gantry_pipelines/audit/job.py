@@ -82,11 +82,8 @@ class AuditJob(Job[AuditSpec, AuditOrder]):
             read_settings(config), transport=TransportKind.AUTO, read_from=ReadFrom.SLAVE_FIRST,
             replica_lag_bytes_max=1 << 62,
         )  # fmt: skip
-        tls = reading.sidecar_tls
-        access = SidecarAccess(
-            tuple(read_tokens(config.here.token_files).items()), tls.ca or "", tls.certificate or "", tls.key or "",
-            tls.is_host_checked, reading.patience_ms,
-        )  # fmt: skip
+        tokens = tuple(read_tokens(config.here.token_files).items())
+        access = SidecarAccess(tokens, reading.sidecar_tls, reading.patience_ms)
         return AuditOrder(
             reading, frozenset(CHECKS[one] for one in config.spec.checks), max(int(config.spec.chunk), 1 << 16),
             config.spec.findings_max, config.here.destination, config.here.archive,

@@ -10,6 +10,7 @@ from gantry_pipelines.audit.model import Check
 from gantry_pipelines.audit.planning import CHUNK_BYTES_DEFAULT
 from gantry_pipelines.source_options import fitting_name
 from pyspark_rocketmq.model import Replica
+from pyspark_rocketmq.settings import TlsFiles
 
 
 @final
@@ -19,12 +20,8 @@ class SidecarAccess:
 
     tokens: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """By the URL of a sidecar, or a beginning of it, or `*`; the longest that fits counts."""
-    ca: str = ""
-    """File of the authority that signs their certificates; empty: the system's."""
-    client_certificate: str = ""
-    client_key: str = ""
-    is_host_checked: bool = True
-    """Off where a certificate does not name the address by which its sidecar is reached."""
+    tls: TlsFiles = field(default_factory=TlsFiles)
+    """For sidecars whose URL begins with https."""
     patience_ms: int = 60_000
     """How long a sidecar that does not answer is asked again: pods are restarted, and that is no finding."""
 

@@ -8,7 +8,6 @@ taken meanwhile are `Expired`, and no finding.
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
@@ -41,16 +40,14 @@ class SidecarCopy:
         self._url: Final = url.rstrip("/")
         self._patience_s: Final = access.patience_ms / 1000
         self._clock, self._pause = clock, pause
-        verify: ssl.SSLContext | bool = True
-        if access.ca:
-            verify = ssl.create_default_context(cafile=access.ca)
-            verify.check_hostname = access.is_host_checked
-            if access.client_certificate:
-                verify.load_cert_chain(access.client_certificate, access.client_key or None)
         token = access.token_for(self._url)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._client: Final = httpx.Client(
-            headers=headers, verify=verify, timeout=TIMEOUT_S, transport=transport, trust_env=False
+            verify=access.tls.client_context() if self._url.startswith("https://") else True,
+            headers=headers,
+            timeout=TIMEOUT_S,
+            transport=transport,
+            trust_env=False,
         )
         self._log: dict[str, Any] = {}
         self._known: tuple[dict[str, dict[str, Any]], bool] | None = None

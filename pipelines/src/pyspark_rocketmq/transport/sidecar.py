@@ -63,10 +63,7 @@ class Sidecar:
         self._headers: Final = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}
         self._context: ssl.SSLContext | None = None
         if parts.scheme == "https":
-            try:
-                self._context = settings.sidecar_tls.client_tls().client_context()
-            except OSError as error:
-                raise InvalidOption(f"the files for TLS with sidecars cannot be used: {error}") from error
+            self._context = settings.sidecar_tls.client_context()
         self._idle: dict[int, list[http.client.HTTPConnection]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
