@@ -4,7 +4,11 @@
 Spark, and nullability counts as a difference only where a column is declared NOT NULL, which none of these is.
 """
 
+from typing import Final
+
 import pyarrow as pa
+
+from gantry_wire import properties as words
 
 TYPES: dict[str, str] = {
     "topic": "string",
@@ -48,6 +52,19 @@ ARROW_OF: dict[str, pa.DataType] = {
     "binary": pa.binary(),
 }
 """Arrow's types by Spark's."""
+
+SYSTEM_PROPERTIES: Final = frozenset(
+    {
+        words.KEYS, words.TAGS, words.WAIT_STORE, words.DELAY_LEVEL, words.RETRY_TOPIC, words.REAL_TOPIC,
+        words.REAL_QUEUE_ID, words.TRANSACTION_PREPARED, words.PRODUCER_GROUP, words.TRANSACTION_ID,
+        words.TRANSACTION_CHECK_TIMES, words.CHECK_IMMUNITY_SECONDS, words.TRANSACTION_PREPARED_QUEUE_OFFSET,
+        words.MIN_OFFSET, words.MAX_OFFSET, words.ORIGIN_MESSAGE_ID, words.RECONSUME_TIME, words.MAX_RECONSUME_TIMES,
+        words.MESSAGE_REGION, words.TRACE_ON, words.UNIQUE_KEY, words.CLUSTER, words.RECORD_CRC,
+        words.TIMER_DELAY_SECONDS, words.TIMER_DELAY_MS, words.TIMER_DELIVER_MS, words.POP_CHECKPOINT,
+        words.BORN_HOST, words.INSTANCE_ID,
+    }
+)  # fmt: skip
+"""Properties with a meaning of their own: columns say some of them, brokers and clients write the others."""
 
 
 def ddl(columns: tuple[str, ...] = COLUMNS) -> str:

@@ -14,17 +14,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from gantry_pipelines.migrate_check.facts import WHOLE
+from pyspark_rocketmq.schema import SYSTEM_PROPERTIES
 
 SLICE: Final = 10_000
 """Offsets that have one fingerprint: what differs is named no more exactly than this."""
 READ_COLUMNS: Final = ("topic", "broker", "queue", "offset", "tags", "keys", "flag", "properties", "body")
-SYSTEM_PROPERTIES: Final = (
-    "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP",
-    "__transactionId__", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRAN_PREPARED_QUEUE_OFFSET",
-    "MIN_OFFSET", "MAX_OFFSET", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "MSG_REGION", "TRACE_ON",
-    "UNIQ_KEY", "CLUSTER", "__CRC32#", "__BORNHOST", "INSTANCE_ID", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
-    "TIMER_DELIVER_MS", "POP_CK", "MSG_TYPE", "PUSH_REPLY_TIME", "DUP_INFO", "INNER_NUM", "INNER_BASE",
-)  # fmt: skip
+LEFT_OUT: Final = SYSTEM_PROPERTIES | {"MSG_TYPE", "PUSH_REPLY_TIME", "DUP_INFO", "INNER_NUM", "INNER_BASE"}
+"""Properties that say nothing of what a sender has sent."""
 KEY: Final = ("topic", "broker", "queue", "slice")
 _LOW: Final = 0xFFFFFFFF
 
@@ -74,6 +70,6 @@ def _renamed(names: Mapping[str, str]) -> Column:
 
 
 def _content() -> list[Column]:
-    own = F.map_filter("properties", lambda name, _: ~name.isin(*SYSTEM_PROPERTIES))
+    own = F.map_filter("properties", lambda name, _: ~name.isin(*sorted(LEFT_OUT)))
     pairs = F.array_sort(F.map_entries(own))
     return [F.col("body"), F.col("tags"), F.col("keys"), F.col("flag"), F.to_json(pairs)]

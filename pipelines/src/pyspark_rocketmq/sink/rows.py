@@ -14,6 +14,7 @@ import pyarrow as pa
 from gantry_wire import properties as words
 from gantry_wire.limits import MESSAGE_BYTES_MAX
 from pyspark_rocketmq.errors import InvalidRow
+from pyspark_rocketmq.schema import SYSTEM_PROPERTIES
 from pyspark_rocketmq.sink.columns import Columns
 from pyspark_rocketmq.sink.options import Reserved
 
@@ -23,18 +24,8 @@ SPARK_ID: Final = "SPARK_ID"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 INT_MAX: Final = 2**31 - 1
 
-RESERVED: Final = frozenset(
-    {
-        words.KEYS, words.TAGS, words.WAIT_STORE, words.DELAY_LEVEL, words.RETRY_TOPIC, words.REAL_TOPIC,
-        words.REAL_QUEUE_ID, words.TRANSACTION_PREPARED, words.PRODUCER_GROUP, words.TRANSACTION_ID,
-        words.TRANSACTION_CHECK_TIMES, words.CHECK_IMMUNITY_SECONDS, words.TRANSACTION_PREPARED_QUEUE_OFFSET,
-        words.MIN_OFFSET, words.MAX_OFFSET, words.ORIGIN_MESSAGE_ID, words.RECONSUME_TIME, words.MAX_RECONSUME_TIMES,
-        words.MESSAGE_REGION, words.TRACE_ON, words.UNIQUE_KEY, words.CLUSTER, words.RECORD_CRC,
-        words.TIMER_DELAY_SECONDS, words.TIMER_DELAY_MS, words.TIMER_DELIVER_MS, words.POP_CHECKPOINT,
-        words.BORN_HOST, words.INSTANCE_ID, SHARDING_KEY, SPARK_ID,
-    }
-)  # fmt: skip
-"""Properties with a meaning of their own: columns say some of them, brokers and clients write the others."""
+RESERVED: Final = SYSTEM_PROPERTIES | {SHARDING_KEY, SPARK_ID}
+"""Properties that a column of properties must not have."""
 
 
 class Row(NamedTuple):
