@@ -27,7 +27,7 @@ from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.errors import DamagedRecord, DataLost, InvalidOption, NoReplica
 from pyspark_rocketmq.model import Bounds, QueueId, QueueRange, TransportKind
 from pyspark_rocketmq.replica_view import Gone, NotYet
-from pyspark_rocketmq.transport.store import Store, topics_in
+from pyspark_rocketmq.transport.file import Store, topics_in
 
 ORDERS = QueueId("orders", BROKER, 0)
 LOG_FILE_BYTES = 16 * 1024

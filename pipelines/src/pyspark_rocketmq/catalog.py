@@ -20,7 +20,7 @@ from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, Replica
 from pyspark_rocketmq.replica_view import View
 from pyspark_rocketmq.settings import ReadSettings, parse_member_name
-from pyspark_rocketmq.transport.store import topics_in
+from pyspark_rocketmq.transport.file import topics_in
 from pyspark_rocketmq.views import ReplicaViews
 from pyspark_rocketmq.worker import prepare_structs
 
