@@ -176,8 +176,8 @@ class Reporter:
                 "v": VERSION,
                 "job": self.job,
                 "phase": str(self._phase),
-                "start": _time(self._begun),
-                "moved": _time(self._moved),
+                "start": utc_text(self._begun),
+                "moved": utc_text(self._moved),
                 "rows": totals.rows,
                 "bytes": totals.bytes,
                 "files": totals.files,
@@ -192,7 +192,7 @@ class Reporter:
             }
             if outcome is not None:
                 document |= {
-                    "end": _time(self._moved),
+                    "end": utc_text(self._moved),
                     "exitCode": outcome.exit_code,
                     "reason": outcome.reason,
                     "text": outcome.text,
@@ -202,7 +202,7 @@ class Reporter:
 
     def _line(self, event: str, text: str, facts: dict[str, Any]) -> None:
         if self._output.form is Form.JSON:
-            line = {"event": event, "time": _time(self._output.now()), "job": self.job, "text": text, **facts}
+            line = {"event": event, "time": utc_text(self._output.now()), "job": self.job, "text": text, **facts}
             self._print(self._output.lines, json.dumps(line, default=str))
         else:
             self._print(self._output.lines, f"{self.job}: {text}")
@@ -261,7 +261,8 @@ def _queues(queues: Sequence[QueueProgress]) -> list[list[Any]]:
     return [[one.topic, one.broker, one.queue, one.done, one.latest, one.lag_seconds] for one in ordered[:QUEUES_MAX]]
 
 
-def _time(seconds: float) -> str:
+def utc_text(seconds: float) -> str:
+    """Return a moment as documents have it: `2026-11-22T10:15:00Z`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -124,7 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; `start` itself when there is none."""
         before = StreamOffset.from_json(start)
         self._commit_group(before, self.non_waiting_catalog)
-        self._breathe()
+        self._throttle_polling()
         began_s = self._clock.now_s()
         is_limited = isinstance(self.getDefaultReadLimit(), ReadAllAvailable) or not isinstance(limit, ReadAllAvailable)
         after = self.follower.next_offset(before, is_limited=is_limited)
@@ -173,7 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- below ---------------------------------------------------------------------------------------------------------
 
-    def _breathe(self) -> None:
+    def _throttle_polling(self) -> None:
         rest_s = 0.0 if self._rest_until_s is None else self._rest_until_s - self._clock.now_s()
         if rest_s > 0:
             self._clock.sleep(rest_s)

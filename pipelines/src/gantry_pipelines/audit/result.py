@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, final
 
 from gantry_pipelines.audit.model import UNKNOWN, Check, Finding, Span
 from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED
+from gantry_pipelines.reporting import utc_text
 
 SHOWN_MAX: Final = 30
 FIRST_MAX: Final = 5
@@ -78,8 +78,8 @@ class AuditResult:
         return {
             "verdict": "Findings" if findings else "Clean",
             "exitCode": self.exit_code,
-            "began": _time(self.began_s),
-            "ended": _time(self.ended_s),
+            "began": utc_text(self.began_s),
+            "ended": utc_text(self.ended_s),
             "findings": len(findings),
             "byKind": dict(sorted(Counter(one.kind.value for one in findings).items())),
             "byCopy": dict(Counter(f"{one.broker}:{one.replica}" for one in findings).most_common(COPIES_MAX)),
@@ -135,7 +135,3 @@ def place(one: Finding) -> str:
     number += f" and {one.count - 1} more" if one.count > 1 else ""
     at = f" at {one.physical}" if one.physical != UNKNOWN else ""
     return f"{one.broker}:{one.replica} {one.kind.value}: {message}{number}{at} ({one.size} bytes): {one.detail}"
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
