@@ -105,8 +105,6 @@ class BatchSender:
             await self._patiently(send, topic, rows)
 
     async def _patiently(self, send: _Send, topic: str, rows: int) -> None:
-        settings = self._options.connection
-
         async def attempt(timeout_ms: int) -> None:
             receipt = await send(timeout_ms=timeout_ms)
             if receipt.is_acknowledged:
@@ -116,10 +114,8 @@ class BatchSender:
                 return
             raise BrokerRefused(receipt.status, "stored, but not as safely as promised", receipt.queue.broker_name)
 
-        await patiently(
-            attempt, f"{rows} messages for {topic} were not stored", patience_ms=settings.patience_ms,
-            attempt_ms=settings.request_timeout_ms, refresh=partial(self._producer.refresh, topic),
-        )  # fmt: skip
+        what, refresh = f"{rows} messages for {topic} were not stored", partial(self._producer.refresh, topic)
+        await patiently(attempt, what, self._options.connection, refresh=refresh)
 
 
 def producer_settings(options: SinkOptions) -> ProducerSettings:

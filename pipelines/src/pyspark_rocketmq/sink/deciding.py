@@ -51,6 +51,11 @@ class Look:
     has_expired: bool = False
     """Whether the queue's first messages are gone."""
 
+    def add(self, markers: dict[int, Marker], end: int) -> None:
+        """Take what a read up to `end` has shown."""
+        self.markers |= markers
+        self.end = max(self.end, end)
+
     @property
     def newest(self) -> int:
         """The newest batch of the query; NO_BATCH if there is none."""
@@ -149,9 +154,8 @@ class Decisions:
     async def _store(self, marker: Marker) -> Marker | None:
         look = await self.look()
         place = await self._queue.append(marker.encode(), self._keys())
-        look.markers |= self._mine(await self._queue.read(look.end, place + 1))
+        look.add(self._mine(await self._queue.read(look.end, place + 1)), place + 1)
         assert place in look.markers, "a queue shows what it has acknowledged"
-        look.end = max(look.end, place + 1)
         return deciding(look.markers, self._query, self._batch)
 
     def _common(self, look: Look, halves: Halves) -> dict[str, Any]:

@@ -63,7 +63,4 @@ async def queues_of(
     async def attempt(timeout_ms: int) -> tuple[MessageQueue, ...]:
         return tuple(await producer.queues(topic))
 
-    return await patiently(
-        attempt, f"nobody says where {topic} is", patience_ms=settings.patience_ms,
-        attempt_ms=settings.request_timeout_ms,
-    )  # fmt: skip
+    return await patiently(attempt, f"nobody says where {topic} is", settings)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Final, Protocol, final
@@ -51,7 +52,8 @@ class HalfEnds:
 
     def __init__(self, producer: TransactionProducer, options: SinkOptions) -> None:
         self._producer: Final = producer
-        self._options: Final = options
+        self._settings: Final = options.connection
+        self._one_attempt: Final = replace(options.connection, patience_ms=0)
         self._window: Final = 128 * options.in_flight
 
     async def commit(self, halves: Halves) -> None:
@@ -94,7 +96,7 @@ class HalfEnds:
         return ended[True]
 
     async def _end(self, place: HalfPlace, *, is_commit: bool) -> None:
-        settings, half, tries = self._options.connection, _message(place), count(1)
+        half, tries = _message(place), count(1)
         end = self._producer.commit if is_commit else self._producer.roll_back
 
         async def attempt(timeout_ms: int) -> None:
@@ -108,10 +110,8 @@ class HalfEnds:
                 raise Unavailable(str(error)) from error
 
         what = f"a message of {place.topic} on {place.broker} was not {'committed' if is_commit else 'rolled back'}"
-        await patiently(
-            attempt, what, patience_ms=settings.patience_ms if is_commit else 0,
-            attempt_ms=settings.request_timeout_ms, refresh=partial(self._producer.refresh, place.topic),
-        )  # fmt: skip
+        settings = self._settings if is_commit else self._one_attempt
+        await patiently(attempt, what, settings, refresh=partial(self._producer.refresh, place.topic))
 
 
 def _message(place: HalfPlace) -> HalfMessage:

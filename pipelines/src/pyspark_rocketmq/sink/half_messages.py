@@ -72,27 +72,22 @@ class HalfSender:
 
     async def _begin(self, item: tuple[Row, MessageQueue | None]) -> HalfMessage:
         row, queue = item
-        message, settings = self._packer.message(row), self._options.connection
+        message = self._packer.message(row)
 
         async def attempt(timeout_ms: int) -> HalfMessage:
             return await self._producer.begin(message, queue=queue, timeout_ms=timeout_ms)
 
-        return await patiently(
-            attempt, f"row {row.number} was not stored in {row.topic}", patience_ms=settings.patience_ms,
-            attempt_ms=settings.request_timeout_ms, refresh=partial(self._producer.refresh, row.topic),
-        )  # fmt: skip
+        what, refresh = f"row {row.number} was not stored in {row.topic}", partial(self._producer.refresh, row.topic)
+        return await patiently(attempt, what, self._options.connection, refresh=refresh)
 
     async def _check(self, topic: str) -> None:
         """Raises NotTransactional."""
-        settings = self._options.connection
 
         async def attempt(timeout_ms: int) -> dict[str, bool]:
             return await self._producer.ends_once(topic)
 
-        found = await patiently(
-            attempt, f"nobody says where {topic} is", patience_ms=settings.patience_ms,
-            attempt_ms=settings.request_timeout_ms, refresh=partial(self._producer.refresh, topic),
-        )  # fmt: skip
+        what, refresh = f"nobody says where {topic} is", partial(self._producer.refresh, topic)
+        found = await patiently(attempt, what, self._options.connection, refresh=refresh)
         unable = [broker for broker, ends_once in found.items() if not ends_once]
         if unable:
             raise NotTransactional(

@@ -130,16 +130,13 @@ class BrokerMarkerQueue:
         await self._admin.brokers.put_topic(address, config)
 
     async def _patiently(self, attempt: Callable[[int], Awaitable[T]], what: str) -> T:
-        settings, topic = self._options.connection, self._options.marker_topic
+        topic = self._options.marker_topic
 
         async def refresh() -> None:
             await self._producer.refresh(topic)
             await self._consumer.refresh(topic)
 
-        return await patiently(
-            attempt, f"{what} (topic {topic})", patience_ms=settings.patience_ms,
-            attempt_ms=settings.request_timeout_ms, refresh=refresh,
-        )  # fmt: skip
+        return await patiently(attempt, f"{what} (topic {topic})", self._options.connection, refresh=refresh)
 
 
 def _queue_on(route: Route, name: str, query: str) -> MessageQueue:

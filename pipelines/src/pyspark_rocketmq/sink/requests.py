@@ -25,6 +25,7 @@ from gantry_client import (
 )
 from gantry_wire.codes import ResponseCode
 from pyspark_rocketmq.errors import NotStored, Refused
+from pyspark_rocketmq.settings import ReadSettings
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,13 +54,17 @@ def is_passing(error: ClientError) -> bool:
 
 
 async def patiently(
-    attempt: Callable[[int], Awaitable[T]], what: str, *, patience_ms: int, attempt_ms: int,
+    attempt: Callable[[int], Awaitable[T]],
+    what: str,
+    settings: ReadSettings,
+    *,
     refresh: Callable[[], Awaitable[object]] | None = None,
-) -> T:  # fmt: skip
+) -> T:
     """What `attempt` returns, which is told how many ms it may take. Raises NotStored or Refused.
 
     ``refresh`` is called between attempts: the route to a broker that was promoted.
     """
+    patience_ms, attempt_ms = settings.patience_ms, settings.request_timeout_ms
     loop = asyncio.get_running_loop()
     end, pause_ms = loop.time() + patience_ms / 1000, PAUSE_FIRST_MS
     while True:
