@@ -142,10 +142,7 @@ class ChunkAudit:
             found.damages.append(Span(found.end, data.end))
         if not found.wanted and found.end < data.end:
             # The next chunk begins behind what begins here if that is damaged.
-            after = walk(data, found.end, found.end + 1, state.ours, is_all=is_all)
-            found.records += after.records
-            found.damages += after.damages
-            found.wanted = after.wanted
+            found.add_records_behind(walk(data, found.end, found.end + 1, state.ours, is_all=is_all))
         return found
 
     def _hollow(self, data: Bytes, copy: LogCopy, state: CopyState) -> Walk:

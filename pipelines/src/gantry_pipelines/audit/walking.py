@@ -79,6 +79,12 @@ class Walk:
     wanted: int = 0
     """Up to where bytes are needed for the record that begins at `end`; 0: that is not why it ended."""
 
+    def add_records_behind(self, after: Walk) -> None:
+        """Take the records and damages of a walk that began where this one ended."""
+        self.records += after.records
+        self.damages += after.damages
+        self.wanted = after.wanted
+
 
 def walk(data: Bytes, begin: int, stop: int, ours: tuple[Span, ...] | None, *, is_all: bool = False) -> Walk:
     """Records that begin in `[begin, stop)`, `begin` being a place at which one begins, or should.
