@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TextIO, final
 
-from gantry_pipelines.outcome import Outcome, QueueProgress
+from gantry_pipelines.outcome import Outcome, QueueProgress, Totals
 from gantry_pipelines.stopping import Stop
 
 LAST_WORDS_BYTES_MAX: Final = 4096
@@ -46,33 +46,6 @@ class Phase(StrEnum):
     STOPPING = "stopping"
     DONE = "done"
     FAILED = "failed"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What this run has done until now."""
-
-    rows: int = 0
-    bytes: int = 0
-    files: int = 0
-    rows_lost: int = 0
-    batch: int = -1
-    """The last one that is finished; -1: none."""
-
-    checkpoint: str = ""
-    queues: tuple[QueueProgress, ...] = ()
-
-    @property
-    def rows_behind(self) -> int:
-        """How many messages are there and not read yet."""
-        return sum(max(0, one.latest - one.done) for one in self.queues)
-
-    @property
-    def seconds_behind(self) -> float | None:
-        """How old the oldest message is that is not read yet; None: nobody knows."""
-        known = [one.lag_seconds for one in self.queues if one.lag_seconds is not None]
-        return max(known) if known else None
 
 
 @dataclass
@@ -161,17 +134,8 @@ class Reporter:
     def document(self) -> dict[str, Any]:
         """The state of this run, for programs."""
         with self._lock:
-            totals, outcome = self._totals, self._outcome
-            if outcome is not None:
-                totals = replace(
-                    totals,
-                    rows=outcome.rows or totals.rows,
-                    bytes=outcome.bytes or totals.bytes,
-                    files=outcome.files or totals.files,
-                    rows_lost=outcome.rows_lost or totals.rows_lost,
-                    checkpoint=outcome.checkpoint or totals.checkpoint,
-                    queues=outcome.queues or totals.queues,
-                )
+            outcome = self._outcome
+            totals = self._totals if outcome is None else outcome.over(self._totals)
             document: dict[str, Any] = {
                 "v": VERSION,
                 "job": self.job,
