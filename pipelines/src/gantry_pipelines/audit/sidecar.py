@@ -8,11 +8,11 @@ taken meanwhile are `Expired`, and no finding.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, final
-
-import httpx
+from urllib.parse import quote, urlencode
 
 from gantry_pipelines.audit.copies import Algorithm, Bytes, CopyState, joined, steps, summed
 from gantry_pipelines.audit.errors import CopyUnreachable, Expired
@@ -20,45 +20,41 @@ from gantry_pipelines.audit.model import Span
 from gantry_pipelines.audit.settings import SidecarAccess
 from gantry_store_files import UNIT_BYTES
 from pyspark_rocketmq.model import is_internal
+from pyspark_rocketmq.replica_view import Unreachable
+from pyspark_rocketmq.settings import ReadSettings
+from pyspark_rocketmq.transport.sidecar import ANSWER_BYTES_MAX, Answer, Sidecar, reason_of
 
 PIECE_BYTES_MIN: Final = 64 << 10
 UNITS_MAX: Final = 1 << 16
 TOPICS_MAX: Final = 1_000
-TIMEOUT_S: Final = 60.0
+TIMEOUT_MS: Final = 60_000
 PAUSE_S: Final = 0.5
 _BUSY: Final = frozenset({429, 502, 504})
 
 
 @final
 class SidecarCopy:
-    """See the module. `clock` and `pause` are for tests."""
+    """See the module."""
 
-    def __init__(
-        self, url: str, access: SidecarAccess, *, clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep, transport: httpx.BaseTransport | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, url: str, access: SidecarAccess) -> None:
         self._url: Final = url.rstrip("/")
         self._patience_s: Final = access.patience_ms / 1000
-        self._clock, self._pause = clock, pause
-        token = access.token_for(self._url)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._client: Final = httpx.Client(
-            verify=access.tls.client_context() if self._url.startswith("https://") else True,
-            headers=headers,
-            timeout=TIMEOUT_S,
-            transport=transport,
-            trust_env=False,
+        settings = ReadSettings(
+            name_servers="-",  # none is asked
+            token=access.token_for(self._url) or None,
+            sidecar_tls=access.tls,
+            request_timeout_ms=TIMEOUT_MS,
         )
+        self._sidecar: Final = Sidecar(url, settings)
         self._log: dict[str, Any] = {}
         self._known: tuple[dict[str, dict[str, Any]], bool] | None = None
-        self._ends: dict[tuple[str, int], tuple[int, int]] = {}
 
     def __repr__(self) -> str:
         return f"<SidecarCopy {self._url}>"
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self._sidecar.close()
 
     # -- what it says --------------------------------------------------------------------------------------------------
 
@@ -70,7 +66,7 @@ class SidecarCopy:
     def _range_max(self) -> int:
         if not self._log:
             self.state()
-        return int(self._log["range_bytes_max"])
+        return min(int(self._log["range_bytes_max"]), ANSWER_BYTES_MAX)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
@@ -86,7 +82,7 @@ class SidecarCopy:
                 continue
             query = {"offset": low, "length": high - low, "algorithm": algorithm}
             answer = self._get("/v1/log/checksum", query)
-            if answer.status_code == 503 and self._stands():
+            if answer.status == 503 and self._stands():
                 return None
             document = self._json(answer)
             if int(document["length"]) < high - low:
@@ -104,12 +100,12 @@ class SidecarCopy:
     def _read_into(self, data: bytearray, base: int, begin: int, end: int, holes: list[Span]) -> None:
         while begin < end:
             stop = min(begin + self._range_max(), end)
-            answer = self._get("/v1/log/bytes", {}, {"Range": f"bytes={begin}-{stop - 1}"}, self._fast())
-            if answer.status_code == 206 and answer.content:
-                data[begin - base : begin - base + len(answer.content)] = answer.content
-                begin += len(answer.content)
+            answer = self._get("/v1/log/bytes", {}, {"Range": f"bytes={begin}-{stop - 1}"}, self._log.get("fast_port"))
+            if answer.status == 206 and answer.body:
+                data[begin - base : begin - base + len(answer.body)] = answer.body
+                begin += len(answer.body)
                 continue
-            if answer.status_code != 503 or not self._stands():
+            if answer.status != 503 or not self._stands():
                 self._json(answer)  # says why
             if stop - begin <= PIECE_BYTES_MIN:
                 holes.append(Span(begin, stop))
@@ -119,16 +115,10 @@ class SidecarCopy:
                 self._read_into(data, base, middle, stop, holes)
             begin = stop
 
-    def _fast(self) -> str:
-        port = self._log.get("fast_port")
-        if not port:
-            return self._url
-        return str(httpx.URL(self._url).copy_with(port=int(port))).rstrip("/")
-
     def _stands(self) -> bool:
         """Whether the sidecar can say what its log is, and so a range that it cannot read is not there."""
         answer = self._get("/v1/log", {})
-        return answer.status_code == 200
+        return answer.status == 200
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
@@ -150,16 +140,16 @@ class SidecarCopy:
         if self._known is None:
             answer = self._get("/v1/topics", {"limit": TOPICS_MAX})
             document: dict[str, Any] = {"topics": [], "left_out": 1}
-            if answer.status_code == 200:
-                document = answer.json()
+            if answer.status == 200:
+                document = json.loads(answer.body)
             found = {str(topic["name"]): topic for topic in document["topics"]}
             self._known = found, not document["left_out"]
         return self._known
 
     def queue_end(self, topic: str, queue: int) -> tuple[int, int]:
         """What the sidecar shows: up to the last unit whose message can be read."""
-        answer = self._get(f"/v1/log/queues/{topic}/{queue}", {})
-        if answer.status_code == 404:
+        answer = self._get(_path(topic, queue), {})
+        if answer.status == 404:
             return 0, 0
         document = self._json(answer)
         return int(document["begin"]), int(document["end"])
@@ -170,59 +160,61 @@ class SidecarCopy:
         at = first
         while at < first + count:
             query = {"from": at, "count": min(UNITS_MAX, first + count - at)}
-            answer = self._get(f"/v1/log/queues/{topic}/{queue}/units", query)
-            if answer.status_code in (404, 416):
+            answer = self._get(f"{_path(topic, queue)}/units", query)
+            if answer.status in (404, 416):
                 break
-            if answer.status_code == 410:
-                oldest = int(answer.json().get("oldest") or 0)
+            if answer.status == 410:
+                oldest = int(json.loads(answer.body).get("oldest") or 0)
                 if oldest <= at:
                     break
                 at = oldest
                 continue
-            if answer.status_code != 200:
+            if answer.status != 200:
                 self._json(answer)
-            if not answer.content:
+            if not answer.body:
                 break
-            result[(at - first) * UNIT_BYTES : (at - first) * UNIT_BYTES + len(answer.content)] = answer.content
-            at += len(answer.content) // UNIT_BYTES
+            result[(at - first) * UNIT_BYTES : (at - first) * UNIT_BYTES + len(answer.body)] = answer.body
+            at += len(answer.body) // UNIT_BYTES
         return bytes(result[: count * UNIT_BYTES])
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def _document(self, path: str) -> dict[str, Any]:
-        deadline = self._clock() + self._patience_s
+        deadline = time.monotonic() + self._patience_s
         while True:
             answer = self._get(path, {})
-            if answer.status_code != 503 or self._clock() >= deadline:
+            if answer.status != 503 or time.monotonic() >= deadline:
                 return self._json(answer)
-            self._pause(PAUSE_S)
+            time.sleep(PAUSE_S)
 
     def _get(
-        self, path: str, query: Mapping[str, Any], headers: Mapping[str, str] | None = None, base: str | None = None
-    ) -> httpx.Response:
+        self, path: str, query: Mapping[str, Any], headers: Mapping[str, str] | None = None, port: int | None = None
+    ) -> Answer:
         """One answer, of whatever status; asked again while nobody answers or there are too many readers."""
-        deadline = self._clock() + self._patience_s
+        deadline = time.monotonic() + self._patience_s
+        target = f"{path}?{urlencode(query)}" if query else path
         while True:
             try:
-                answer = self._client.get((base or self._url) + path, params=dict(query), headers=dict(headers or {}))
-                if answer.status_code not in _BUSY or self._clock() >= deadline:
+                answer = self._sidecar.exchange(target, headers or {}, port)
+                if answer.status not in _BUSY or time.monotonic() >= deadline:
                     return answer
-                wait = float(answer.headers.get("Retry-After", PAUSE_S))
-            except httpx.HTTPError as exc:
-                if self._clock() >= deadline:
-                    raise CopyUnreachable(f"the sidecar at {self._url} does not answer: {exc}") from exc
+                wait = float(answer.headers.get("retry-after", PAUSE_S))
+            except Unreachable as error:
+                if time.monotonic() >= deadline:
+                    raise CopyUnreachable(f"the sidecar does not answer: {error}") from error
                 wait = PAUSE_S
-            self._pause(min(wait, 5.0))
+            time.sleep(min(wait, 5.0))
 
-    def _json(self, answer: httpx.Response) -> dict[str, Any]:
+    def _json(self, answer: Answer) -> dict[str, Any]:
         """The document of an answer that is one; else what to do about it."""
-        if answer.status_code in (200, 206):
-            document: dict[str, Any] = answer.json()
+        if answer.status in (200, 206):
+            document: dict[str, Any] = json.loads(answer.body)
             return document
-        try:
-            reason = str(answer.json().get("reason", ""))
-        except ValueError:
-            reason = answer.text[:200]
-        if answer.status_code == 410:
+        reason = reason_of(answer.body)
+        if answer.status == 410:
             raise Expired(f"{self._url}: {reason}")
-        raise CopyUnreachable(f"the sidecar at {self._url} answers {answer.status_code}: {reason}")
+        raise CopyUnreachable(f"the sidecar at {self._url} answers {answer.status}: {reason}")
+
+
+def _path(topic: str, queue: int) -> str:
+    return f"/v1/log/queues/{quote(topic, safe='')}/{queue}"

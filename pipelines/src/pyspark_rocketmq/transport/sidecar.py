@@ -91,6 +91,10 @@ class Sidecar:
                 return answer
             self._pause_or_raise(answer, path, deadline)
 
+    def exchange(self, path: str, headers: Mapping[str, str], port: int | None = None) -> Answer:
+        """One answer of whatever status. Raises Unreachable where none comes."""
+        return self._exchange(port or self._port, path, headers, None)
+
     def log_bytes(self, begin: int, end: int, *, etag: str, fast_port: int | None) -> Bytes:
         """The bytes `[begin, end)` of the log, all of them. Raises by status; Unreachable if it is another log now."""
         data = np.empty(end - begin, np.uint8)
@@ -123,7 +127,7 @@ class Sidecar:
 
     # -- one exchange --------------------------------------------------------------------------------------------------
 
-    def _exchange(self, port: int, path: str, headers: dict[str, str], into: memoryview | None) -> Answer:
+    def _exchange(self, port: int, path: str, headers: Mapping[str, str], into: memoryview | None) -> Answer:
         """One request and its answer; on a kept connection that turns out dead, again on a new one."""
         while True:
             connection, is_kept = self._take(port)
@@ -141,10 +145,10 @@ class Sidecar:
         connection: http.client.HTTPConnection,
         port: int,
         path: str,
-        headers: dict[str, str],
+        headers: Mapping[str, str],
         into: memoryview | None,
     ) -> Answer:
-        connection.request("GET", self._prefix + path, headers=self._headers | headers)
+        connection.request("GET", self._prefix + path, headers={**self._headers, **headers})
         response = connection.getresponse()
         found = {name.lower(): value for name, value in response.getheaders()}
         if response.status == 206 and into is not None:
@@ -157,6 +161,8 @@ class Sidecar:
             body = response.read(ANSWER_BYTES_MAX + 1)
             if len(body) > ANSWER_BYTES_MAX:
                 raise http.client.HTTPException("the answer is too long")
+            if len(body) != int(found.get("content-length", len(body))):
+                raise http.client.IncompleteRead(body)
         if response.will_close:
             connection.close()
         else:
@@ -182,7 +188,7 @@ class Sidecar:
 
     def _pause_or_raise(self, answer: Answer, path: str, deadline: float) -> None:
         """Wait if that is all that is needed. Raises what the status means otherwise."""
-        text = f"{self.url}{path}: {answer.status} {_reason(answer.body)}"
+        text = f"{self.url}{path}: {answer.status} {reason_of(answer.body)}"
         match answer.status:
             case 401 | 403:
                 raise Refused(f"{text}; look at the token and the certificates")
@@ -211,7 +217,8 @@ def _fill(response: http.client.HTTPResponse, view: memoryview) -> None:
     response.read()
 
 
-def _reason(body: bytes) -> str:
+def reason_of(body: bytes) -> str:
+    """Return why a sidecar refuses, as its answer says it."""
     try:
         return str(json.loads(body)["reason"])[:500]
     except (ValueError, KeyError, TypeError):
