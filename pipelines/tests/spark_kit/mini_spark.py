@@ -8,7 +8,6 @@ process of their own. So lives can be killed in seconds that would cost a JVM ea
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import pickle
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from exactly_once.crashing_archive import Killer
+from spark_kit.toy_run import CONTEXT, exit_code_of
 
 from gantry_pipelines.archive import points
 from gantry_pipelines.archive.format import ArchiveFormat
@@ -26,8 +26,7 @@ from gantry_pipelines.archive.source import ArchiveSource
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_wire.structs import ready_structs
 
-_CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["spark_kit.mini_spark", "spark_kit.toy_run"])
+CONTEXT.set_forkserver_preload(["spark_kit.mini_spark", "spark_kit.toy_run"])
 DEADLINE_S: Final = 300
 
 
@@ -45,12 +44,7 @@ class Query:
 
     def lived(self) -> int:
         """Its exit code."""
-        process: Any = _CONTEXT.Process(target=live, args=(self,))
-        process.start()
-        process.join(DEADLINE_S)
-        assert process.exitcode is not None, "it came to no end"
-        code: int = process.exitcode
-        return code
+        return exit_code_of(live, self, DEADLINE_S)
 
 
 def live(query: Query) -> None:
@@ -83,8 +77,8 @@ def live(query: Query) -> None:
 
 
 def _task(query: Query, pickled: bytes) -> list[dict[str, Any]]:
-    answers = _CONTEXT.SimpleQueue()
-    process: Any = _CONTEXT.Process(target=_work, args=(query, pickled, answers))
+    answers = CONTEXT.SimpleQueue()
+    process: Any = CONTEXT.Process(target=_work, args=(query, pickled, answers))
     process.start()
     process.join(DEADLINE_S)
     if process.exitcode != 0:

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -32,8 +32,8 @@ from pyspark_rocketmq.model import QueueId, QueueRange
 from pyspark_rocketmq.planning import limited_rows
 
 GRID_ROWS: Final = 100
-_CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["spark_kit.toy_run"])
+CONTEXT: Final = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["spark_kit.toy_run"])
 DEADLINE_S: Final = 120
 
 
@@ -57,12 +57,17 @@ class Life:
 
     def lived(self) -> int:
         """Live it in a process of its own; how it ended."""
-        process: Any = _CONTEXT.Process(target=live, args=(self,))
-        process.start()
-        process.join(DEADLINE_S)
-        assert process.exitcode is not None, "it came to no end"
-        code: int = process.exitcode
-        return code
+        return exit_code_of(live, self)
+
+
+def exit_code_of(target: Callable[[Any], None], life: object, deadline_s: float = DEADLINE_S) -> int:
+    """Run a life in a process of its own; its exit code."""
+    process: Any = CONTEXT.Process(target=target, args=(life,))
+    process.start()
+    process.join(deadline_s)
+    assert process.exitcode is not None, "it came to no end"
+    code: int = process.exitcode
+    return code
 
 
 def live(life: Life) -> None:
