@@ -1,4 +1,4 @@
-"""Files of this machine that appear whole and durably, or not at all: for whoever reads the folder meanwhile, or later.
+"""Files of this machine that appear whole and durably, or not at all, to readers of their folder and after a crash.
 
 write beside it -> sync the file -> rename -> sync the folder
 """

@@ -99,7 +99,7 @@ def is_done(rest: Task) -> bool:
 def _verdict(rest: Task, faults: list[ViewError | RocketMQSourceError], patience_ms: int) -> RocketMQSourceError:
     """The one error that says what somebody has to do."""
     left = ", ".join(str(one) for one in rest.ranges if one.begin < one.end)
-    said = "; ".join(str(fault) for fault in faults) or "there was nobody to ask"
+    said = "; ".join(str(fault) for fault in faults) or "there is no replica to ask"
     for fault in faults:
         if isinstance(fault, DamagedRecord):
             return DamagedRecord(f"no replica has a good copy: {said}")

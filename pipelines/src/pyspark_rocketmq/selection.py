@@ -1,7 +1,7 @@
 """What a query selects, as its options say it: which queues, where it begins in them, and where it ends.
 
-What exists is asked again and again. In offsets `-2` is the earliest message of a queue, `-1` one past its latest. What
-comes out here is what was asked for; whether it is still there is looked at by whoever reads.
+A stream asks again and again which queues exist. In offsets `-2` is the earliest message of a queue, `-1` one past its
+latest. The offsets returned here are those that were asked for; the readers check whether they can still be read.
 """
 
 import re

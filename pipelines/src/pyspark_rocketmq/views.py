@@ -111,7 +111,7 @@ class ReplicaViews:
         return found
 
     def ask(self, broker: str, question: Callable[[View], T]) -> T:
-        """The answer of the first replica that has one. Raises Unreachable, and DataLost if all of them say so."""
+        """The answer of the first replica that has one. Raises Unreachable, or DataLost if the range is gone on all."""
         faults: list[ViewError] = []
         for attempt in attempts(self.replicas(broker), self._settings.transport):
             try:
@@ -127,7 +127,7 @@ class ReplicaViews:
         said = "; ".join(map(str, faults))
         if faults and all(isinstance(fault, Gone) for fault in faults):
             raise DataLost(f"{broker}: {said}")
-        raise Unreachable(said or "there was nobody to ask")
+        raise Unreachable(said or "there is no replica to ask")
 
     def close(self) -> None:
         """Close all connections and files."""
