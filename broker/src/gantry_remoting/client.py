@@ -8,7 +8,8 @@ from typing import Final, cast, final
 
 from gantry_remoting.addresses import split_address
 from gantry_remoting.closings import LimitedLog
-from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingTimeout
+from gantry_remoting.errors import CannotConnect, ConnectionClosed
+from gantry_remoting.pending_requests import PendingRequests
 from gantry_wire.command import Command, decode_command
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FrameReader
@@ -42,14 +43,13 @@ class Channel(asyncio.Protocol):
         self._limits = limits
         self._reader = FrameReader(limits)
         self._transport: asyncio.Transport | None = None
-        self._waiters: dict[int, asyncio.Future[Command]] = {}
-        self._loop = asyncio.get_running_loop()
-        self._closed = self._loop.create_future()
+        self._requests = PendingRequests()
+        self._closed = asyncio.get_running_loop().create_future()
         self._writable = asyncio.Event()
         self._writable.set()
 
     def __repr__(self) -> str:
-        return f"<Channel {self.address} {'open' if self.is_open else 'closed'} waiting={len(self._waiters)}>"
+        return f"<Channel {self.address} {'open' if self.is_open else 'closed'} waiting={len(self._requests)}>"
 
     @classmethod
     async def connect(
@@ -90,16 +90,7 @@ class Channel(asyncio.Protocol):
         """Send and wait for the reply. Raises ConnectionClosed or RemotingTimeout."""
         if not self.is_open:
             raise ConnectionClosed(f"the connection to {self.address} is closed")
-        waiter: asyncio.Future[Command] = self._loop.create_future()
-        self._waiters[command.opaque] = waiter
-        self._write(command)
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await waiter
-        except TimeoutError as error:
-            raise RemotingTimeout(f"{self.address} gave no reply to code {command.code} in {timeout_ms} ms") from error
-        finally:
-            self._waiters.pop(command.opaque, None)
+        return await self._requests.send(command, self._write, self.address, timeout_ms)
 
     def send_oneway(self, command: Command) -> None:
         """Send without waiting for anything. Raises ConnectionClosed."""
@@ -153,9 +144,7 @@ class Channel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._writable.set()
-        for waiter in self._waiters.values():
-            if not waiter.done():
-                waiter.set_exception(ConnectionClosed(f"the connection to {self.address} was lost"))
+        self._requests.fail(f"the connection to {self.address} was lost")
         if not self._closed.done():
             self._closed.set_result(None)
         try:
@@ -171,9 +160,7 @@ class Channel(asyncio.Protocol):
 
     def _take(self, command: Command) -> None:
         if command.is_reply:
-            waiter = self._waiters.get(command.opaque)
-            if waiter is not None and not waiter.done():
-                waiter.set_result(command)
+            self._requests.resolve(command)
             return
         if self._on_request is None:
             return

@@ -1,0 +1,46 @@
+"""The requests of one connection that wait for replies, matched by number; for either end of a connection."""
+
+import asyncio
+from collections.abc import Callable
+from typing import final
+
+from gantry_remoting.errors import ConnectionClosed, RemotingTimeout
+from gantry_wire.command import Command
+
+
+@final
+class PendingRequests:
+    """Requests under way. Owned by the event loop."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: dict[int, asyncio.Future[Command]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    async def send(self, command: Command, write: Callable[[Command], None], peer: str, timeout_ms: int) -> Command:
+        """Write a request to ``peer`` and wait for its reply. Raises ConnectionClosed or RemotingTimeout."""
+        waiter: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._waiters[command.opaque] = waiter
+        try:
+            write(command)
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await waiter
+        except TimeoutError as error:
+            raise RemotingTimeout(f"{peer} gave no reply to code {command.code} in {timeout_ms} ms") from error
+        finally:
+            self._waiters.pop(command.opaque, None)
+
+    def resolve(self, reply: Command) -> None:
+        """Give a reply to the request that waits for it. A reply that none waits for is dropped."""
+        waiter = self._waiters.get(reply.opaque)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(reply)
+
+    def fail(self, reason: str) -> None:
+        """The connection is gone: every request that waits raises ConnectionClosed."""
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(ConnectionClosed(reason))
