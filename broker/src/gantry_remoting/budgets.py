@@ -15,7 +15,7 @@ first. An honest frame of 4 MiB that is half a second old costs less than 100 Ki
 minute. A tenth of a second is added to every age, so that among young ones the largest goes.
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol, final
 
@@ -117,7 +117,7 @@ class ReplyTurns:
         self._call_soon = call_soon
         self._written_bytes = 0
         self._is_scheduled = False
-        self._waiting: deque[Deferred] = deque()
+        self._waiting: OrderedDict[Deferred, None] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<ReplyTurns written={self._written_bytes} waiting={len(self._waiting)}>"
@@ -134,8 +134,8 @@ class ReplyTurns:
             self._schedule()
 
     def wait(self, connection: Deferred) -> None:
-        """`connection` is resumed in one of the next turns."""
-        self._waiting.append(connection)
+        """`connection` is resumed in one of the next turns, once."""
+        self._waiting.setdefault(connection, None)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -150,6 +150,6 @@ class ReplyTurns:
         for _ in range(len(self._waiting)):
             if self.is_full:
                 break
-            self._waiting.popleft().resume()
+            self._waiting.popitem(last=False)[0].resume()
         if self._waiting:
             self._schedule()

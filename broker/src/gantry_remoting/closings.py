@@ -53,6 +53,17 @@ class CloseReason(StrEnum):
     """The service asked for it, or the server stops."""
 
 
+CLOSE_TEXTS: Final = {
+    CloseReason.READER_TIMEOUT: "does not read its replies",
+    CloseReason.FRAME_TIMEOUT: "did not finish a frame in time",
+    CloseReason.IDLE: "was idle too long",
+    CloseReason.FRAME_BUDGET: "the port's unfinished frames are over budget, and its costs most",
+    CloseReason.UNAUTHENTICATED_BUDGET: "frames of unauthenticated peers are over budget, and its costs most",
+    CloseReason.REPLY_BUDGET: "the port's unread replies are over budget, and its cost most",
+}
+"""The text in the log for the reasons that need no detail."""
+
+
 @final
 class LimitedLog:
     """Lines of a log, few of each kind in a second. Not thread-safe: owned by the event loop."""

@@ -3,9 +3,15 @@
 One growing buffer would be copied whenever the allocator has to move it, and leaves holes: 100 connections with 7 MiB
 each took a third more resident memory than they held. Reads are kept as they came, and short ones are gathered, so
 that a peer that sends one byte at a time costs no object for each.
+
+Whole frames that wait for their turn are kept here, too. They need no more bytes and have no time limit.
 """
 
 from typing import Final, final
+
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.frame import FRAME_HEAD, check_frame_head
+from gantry_wire.limits import WireLimits
 
 GATHERED_BYTES: Final = 16 * 1024
 """Shorter reads are copied into one piece, of up to twice this."""
@@ -13,26 +19,36 @@ GATHERED_BYTES: Final = 16 * 1024
 
 @final
 class FrameParts:
-    """Bytes that wait for the rest of their frame. Owned by its connection."""
+    """Bytes of one connection that are not handled yet. Owned by the connection."""
 
-    __slots__ = ("_gathered", "_parts", "_size")
+    __slots__ = ("_gathered", "_parts", "began_at", "needed_bytes", "size")
 
     def __init__(self) -> None:
+        self.size = 0
+        self.needed_bytes = 0
+        """How many bytes are needed for the first frame, as far as its head is known; 0 for frames that are whole."""
+        self.began_at = 0.0
+        """When the frame began that is not whole, in the loop's time; 0 if there is none."""
         self._parts: list[bytes] = []
         self._gathered = bytearray()
-        self._size = 0
 
-    def __len__(self) -> int:
-        return self._size
+    @property
+    def has_whole_frame(self) -> bool:
+        """Whether the first frame, or the part of its head that is awaited, has come."""
+        return 0 < self.size >= self.needed_bytes
 
     @property
     def memory_bytes(self) -> int:
         """What they take, with the room that the gathering piece has left."""
-        return self._size + 2 * GATHERED_BYTES if self._size else 0
+        return self.size + 2 * GATHERED_BYTES if self.size else 0
+
+    def expect(self, needed_bytes: int, began_at: float) -> None:
+        """Set what the first frame needs, and when it began."""
+        self.needed_bytes, self.began_at = needed_bytes, began_at
 
     def add(self, data: bytes) -> None:
         """Keep what has come."""
-        self._size += len(data)
+        self.size += len(data)
         if len(data) < GATHERED_BYTES:
             self._gathered += data
             if len(self._gathered) < GATHERED_BYTES:
@@ -58,4 +74,26 @@ class FrameParts:
 
     def clear(self) -> None:
         """Free it."""
-        self._parts, self._gathered, self._size = [], bytearray(), 0
+        self._parts, self._gathered, self.size = [], bytearray(), 0
+        self.needed_bytes, self.began_at = 0, 0.0
+
+
+def frame_bytes_needed(data: bytes, limits: WireLimits, first_frame_bytes_max: int | None) -> int:
+    """How many bytes the frame at the start of `data` takes, or how many we need to know.
+
+    Raises RemoteProtocolError for bad lengths, and beyond `first_frame_bytes_max`, the limit of a peer that has not
+    authenticated.
+    """
+    if len(data) < FRAME_HEAD.size:
+        if len(data) < 4:
+            return 4
+        check_frame_head(int.from_bytes(data[:4], "big"), 0, limits)
+        return FRAME_HEAD.size
+    total, type_and_header = FRAME_HEAD.unpack_from(data)
+    check_frame_head(total, type_and_header, limits)
+    needed = int(total) + 4
+    if first_frame_bytes_max is not None and needed > first_frame_bytes_max:
+        raise RemoteProtocolError(
+            f"a frame of {needed} bytes passes the limit of {first_frame_bytes_max} before a request was authenticated"
+        )
+    return needed

@@ -9,14 +9,14 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, final
 
 from gantry_remoting.addresses import join_address, listen, stop_listening
 from gantry_remoting.budgets import ByteBudget, Holding, ReplyTurns
 from gantry_remoting.certificates import CertificateSource
-from gantry_remoting.closings import CloseReason, Closings
-from gantry_remoting.connection import OVERDUE, PASS_REPLY_BYTES_MAX, Connection, Service
+from gantry_remoting.closings import CLOSE_TEXTS, CloseReason, Closings
+from gantry_remoting.connection import PASS_REPLY_BYTES_MAX, Connection, Service
 from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_remoting.handshakes import Handshakes
 from gantry_remoting.settings import ListenerSettings, TlsMode
@@ -53,16 +53,22 @@ class Listener:
         self.first_frame_bytes_max = settings.first_frame_bytes_max
         """The limit of a frame before its connection has authenticated."""
         self.frame_budget = ByteBudget(
-            settings.unfinished_frame_bytes_max, CloseReason.FRAME_BUDGET, self._frames, self._now
+            settings.unfinished_frame_bytes_max,
+            CloseReason.FRAME_BUDGET,
+            lambda: _held_frames(self.connections),
+            lambda: self._loop.time(),
         )
         self.unauthenticated_budget = ByteBudget(
             settings.unauthenticated_frame_bytes_max,
             CloseReason.UNAUTHENTICATED_BUDGET,
-            self._unauthenticated_frames,
-            self._now,
+            lambda: _held_frames(connection for connection in self.connections if not connection.is_authenticated),
+            lambda: self._loop.time(),
         )
         self.reply_budget = ByteBudget(
-            settings.unread_reply_bytes_max, CloseReason.REPLY_BUDGET, self._replies, self._now
+            settings.unread_reply_bytes_max,
+            CloseReason.REPLY_BUDGET,
+            lambda: _held_replies(self.connections),
+            lambda: self._loop.time(),
         )
         self.reply_turns = ReplyTurns(settings.turn_reply_bytes_max, lambda callback: self._loop.call_soon(callback))
         self._own_certificates: CertificateSource[ssl.SSLContext] | None = None
@@ -173,39 +179,29 @@ class Listener:
             self._emptied.set()
         return True
 
-    def _now(self) -> float:
-        return self._loop.time()
-
-    def _frames(self) -> Iterator[Holding]:
-        return (
-            Holding(connection, connection.frame_bytes, connection.frame_since)
-            for connection in self.connections
-            if connection.frame_bytes
-        )
-
-    def _unauthenticated_frames(self) -> Iterator[Holding]:
-        return (
-            Holding(connection, connection.frame_bytes, connection.frame_since)
-            for connection in self.connections
-            if connection.frame_bytes and not connection.is_authenticated
-        )
-
-    def _replies(self) -> Iterator[Holding]:
-        for connection in self.connections:
-            reply_bytes = connection.reply_bytes
-            if reply_bytes:
-                yield Holding(connection, reply_bytes, connection.reply_since)
-
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
         now = self._loop.time()
         for connection in list(self.connections):
-            connection.note_reading(now)
+            connection.replies.move_mark(now)
             reason = connection.overdue(now)
             if reason is not None:
-                connection.close(OVERDUE[reason], reason)
+                connection.close(CLOSE_TEXTS[reason], reason)
             if connection.is_stuck(now):
                 connection.abort()
+
+
+def _held_frames(connections: Iterable[Connection]) -> Iterator[Holding]:
+    for connection in connections:
+        if connection.frames.size:
+            yield Holding(connection, connection.frames.memory_bytes, connection.frame_since)
+
+
+def _held_replies(connections: Iterable[Connection]) -> Iterator[Holding]:
+    for connection in connections:
+        reply_bytes = connection.replies.memory_bytes
+        if reply_bytes:
+            yield Holding(connection, reply_bytes, connection.replies.since)
 
 
 __all__ = ["PASS_REPLY_BYTES_MAX", "CommandService", "Connection", "Listener", "Service"]
@@ -273,7 +269,7 @@ class CommandService:
 
     def _one(self, command: Command, connection: Connection) -> Command | None:
         if command.is_reply:
-            connection.resolve(command)
+            connection.requests.resolve(command)
             return None
         answer = self._dispatch(command, connection)
         if answer is None or isinstance(answer, Command):

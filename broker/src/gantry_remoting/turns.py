@@ -15,8 +15,10 @@ turn; it never waits for large ones.
 Counting is two additions for a short read and a few for a large one, and costs at most one callback for each turn.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
+from enum import IntFlag
 from typing import Final, NamedTuple, Protocol, final
 
 COUNTED_READ_BYTES: Final = 16 * 1024
@@ -26,6 +28,21 @@ buffer, which is larger. So such a connection never needs a bound of its own."""
 SHORT_READS_STEP: Final = 64 * 1024
 """Short reads are counted when their sum reaches this, so that a few small requests schedule no callback. The sum may
 span several turns: a turn can be charged with this much too much, and never with too little."""
+
+
+class ReadPause(IntFlag):
+    """Why a connection is not read. It is read again when no reason is left."""
+
+    NONE = 0
+    TURN_SPENT = 1
+    """It waits for a later turn of the loop: it has delivered `turn_bytes_max` in this one, or the port has taken
+    `turn_read_bytes_max`."""
+    REPLIES_UNREAD = 2
+    """More reply bytes than `reply_bytes_high` wait for the peer."""
+    PORT_BUSY = 4
+    """Its requests wait for a turn in which less is written to others."""
+    ANSWERS_DEFERRED = 8
+    """Its next request waits until some of the deferred answers before it are given (`deferred_answers`)."""
 
 
 class BusyConnection(Protocol):
@@ -125,3 +142,70 @@ class ReadTurns:
         is_large_busy = self._large.begin(self._unread_bytes)
         if is_short_busy or is_large_busy:
             self._schedule()
+
+
+@final
+class ReadControl:
+    """When one connection is read: what it may deliver in a turn, and why it is paused. Owned by the connection.
+
+    It does not keep the connection: a cycle would hold the memory of one that has ended until the garbage collector
+    comes.
+    """
+
+    __slots__ = ("_granted_turn", "_transport", "_turn", "_turn_bytes", "_turn_bytes_max", "_turns",
+                 "is_waiting_for_turn", "pauses")  # fmt: skip
+
+    def __init__(self, transport: asyncio.Transport, turns: ReadTurns, turn_bytes_max: int) -> None:
+        self.pauses = ReadPause.NONE
+        self.is_waiting_for_turn = False
+        """Whether the connection is in the queue of its port."""
+        self._transport = transport
+        self._turns = turns
+        self._turn_bytes_max = turn_bytes_max
+        self._turn = 0
+        self._turn_bytes = 0
+        self._granted_turn = -1
+
+    def take(self, connection: BusyConnection, size: int) -> bool:
+        """Whether a read may be served in this turn. Pauses a connection whose next read belongs to a later one."""
+        turns = self._turns
+        if size < COUNTED_READ_BYTES:
+            turns.short_bytes += size
+            if turns.short_bytes < SHORT_READS_STEP or turns.take_short():
+                return True
+            turns.short_bytes -= size  # it is counted when it is served
+            return False
+        if self._turn != turns.number:
+            self._turn, self._turn_bytes = turns.number, 0
+        self._turn_bytes += size
+        if self._granted_turn != turns.number and not turns.take_large(size):
+            return False
+        if self._turn_bytes >= self._turn_bytes_max or turns.has_waiting:
+            self.wait_for_turn(connection)
+        return True
+
+    def wait_for_turn(self, connection: BusyConnection, kept_bytes: int = 0, *, is_short: bool = False) -> None:
+        """Read no more until the connection has taken its turn."""
+        if not self.is_waiting_for_turn:
+            self.is_waiting_for_turn = True
+            self.pause(ReadPause.TURN_SPENT)
+            self._turns.wait(connection, kept_bytes, is_short=is_short)
+
+    def grant_turn(self) -> None:
+        """Let the connection deliver its share in this turn, for which the port has charged it already."""
+        self._granted_turn = self._turns.number
+
+    def pause(self, reason: ReadPause) -> None:
+        """Read no more until `reason` is dropped."""
+        if not self.pauses and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self.pauses |= reason
+
+    def resume(self, reason: ReadPause) -> None:
+        """Drop `reason`, and read again if no other is left. A connection that is closing is not read any more."""
+        was_paused = bool(self.pauses)
+        self.pauses &= ~reason
+        if reason is ReadPause.TURN_SPENT:
+            self.is_waiting_for_turn = False
+        if was_paused and not self.pauses and not self._transport.is_closing():
+            self._transport.resume_reading()

@@ -211,9 +211,9 @@ def test_parts_are_put_together_as_they_came() -> None:
             parts.add(whole[position : position + size])
             position += size
             assert parts.head(8) == whole[: min(8, position)]
-            assert len(parts) == min(position, len(whole)) <= parts.memory_bytes
+            assert parts.size == min(position, len(whole)) <= parts.memory_bytes
         assert parts.take() == whole
-        assert (len(parts), parts.memory_bytes, parts.take()) == (0, 0, b"")
+        assert (parts.size, parts.memory_bytes, parts.take()) == (0, 0, b"")
 
 
 def test_single_bytes_cost_no_object_each() -> None:
@@ -262,7 +262,7 @@ async def works(listener: Listener, size: int = 10) -> bool:
 
 
 def held(listener: Listener) -> int:
-    return sum(connection.frame_bytes for connection in listener.connections)
+    return sum(connection.frames.memory_bytes for connection in listener.connections)
 
 
 @on_both_loops
@@ -314,7 +314,7 @@ async def deaf_peers(listener: Listener, count: int, requests: int) -> list[sock
 
 
 def unread(listener: Listener) -> int:
-    return sum(connection.reply_bytes for connection in listener.connections)
+    return sum(connection.replies.memory_bytes for connection in listener.connections)
 
 
 @on_both_loops
@@ -395,7 +395,7 @@ async def test_a_stranger_may_not_begin_a_frame_larger_than_a_message(tmp_path: 
         assert decode_command(await known.frame()).code == 0
         await known.say(frame_head(4 * MIB, 100))
         await known.say(bytes(100))
-        await wait_until(lambda: any(one.frame_bytes for one in broker.listeners.opened[0].connections))
+        await wait_until(lambda: any(one.frames.memory_bytes for one in broker.listeners.opened[0].connections))
         for peer in (stranger, known):
             await peer.close()
 
@@ -448,7 +448,7 @@ async def test_strangers_have_a_budget_of_their_own(tmp_path: Path) -> None:
         await wait_until(lambda: listener.closings.counts[CloseReason.UNAUTHENTICATED_BUDGET] >= 6)
 
         assert listener.closings.counts[CloseReason.FRAME_BUDGET] == 0
-        assert [one.frame_bytes > 5 * MIB for one in listener.connections if one.is_authenticated] == [True]
+        assert [one.frames.memory_bytes > 5 * MIB for one in listener.connections if one.is_authenticated] == [True]
         for peer in (known, *strangers):
             await peer.close()
 
@@ -458,7 +458,7 @@ async def test_without_access_control_nobody_is_a_stranger(tmp_path: Path) -> No
     async with running_broker(tmp_path / "store", maxMessageSize=str(64 * KIB)) as broker:
         peer = await RawPeer.open(broker.port)
         await peer.say(frame_head(8 * MIB, 100) + bytes(KIB))
-        await wait_until(lambda: any(one.frame_bytes for one in broker.listeners.opened[0].connections))
+        await wait_until(lambda: any(one.frames.memory_bytes for one in broker.listeners.opened[0].connections))
         await peer.close()
 
 

@@ -111,7 +111,8 @@ async def test_a_bug_while_what_was_left_is_handled_ends_that_connection(caplog:
         await peer.frame()
         service.is_broken = True
         [connection] = listener.connections
-        connection._defer(Command(code=FINE, body=b"bug").encode())
+        listener.reply_turns.add(listener.settings.turn_reply_bytes_max)
+        connection.data_received(Command(code=FINE, body=b"bug").encode())
         assert await peer.is_closed_by_peer()
         await peer.close()
     assert [line.__dict__["callback"] for line in failed(caplog)] == ["resume"]

@@ -14,9 +14,9 @@ from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_remoting import Connection, Listener, ListenerSettings
 from gantry_remoting.closings import CloseReason
-from gantry_remoting.connection import ReadPause
 from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_remoting.server import CommandService
+from gantry_remoting.turns import ReadPause
 from gantry_testing.local import RawPeer, dialogue, on_both_loops, running_broker, send_ext, wait_until
 from gantry_wire import Command, RequestCode, decode_command
 
@@ -51,7 +51,7 @@ class Host:
 
     def waiting(self) -> int:
         """How many connections are not read until answers are given."""
-        return sum(bool(one._read_pause & ReadPause.ANSWERS_DEFERRED) for one in self.listener.connections)
+        return sum(bool(one._reading.pauses & ReadPause.ANSWERS_DEFERRED) for one in self.listener.connections)
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import socket
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -427,6 +428,22 @@ async def test_without_a_guard_such_a_connection_stays_open(guard: str, monkeypa
         assert [turns for turns in TURNS if await open_after_close(turns)] != []
     finally:
         gc.collect()  # here and not in another test
+
+
+@on_both_loops
+async def test_a_connection_that_has_ended_is_freed_without_the_garbage_collector() -> None:
+    """Nothing that a connection owns keeps it: thousands that come and go take no memory until a collection."""
+    async with hosting() as host:
+        gc.disable()
+        try:
+            assert await works(host)
+            await wait_until(lambda: len(host.disconnected) == 1)
+            ended = weakref.ref(host.connected[0])
+            host.connected.clear()
+            host.disconnected.clear()
+            await wait_until(lambda: ended() is None)
+        finally:
+            gc.enable()
 
 
 @on_both_loops

@@ -341,7 +341,7 @@ def test_a_read_beyond_the_budget_of_the_port_is_kept_for_the_next_turn() -> Non
 
     rig.receive(100 * KIB)
     assert rig.sink.taken == 0
-    assert rig.connection.frame_bytes >= 100 * KIB, "it counts towards the budget of unfinished frames"
+    assert rig.connection.frames.memory_bytes >= 100 * KIB, "it counts towards the budget of unfinished frames"
     assert not rig.is_reading()
     assert rig.is_backlogged()
 
@@ -419,7 +419,7 @@ def test_a_part_of_a_frame_beyond_the_budget_is_kept_with_the_rest() -> None:
         rig.next_turn()  # a turn that was granted for reading has passed unused
 
     assert rig.sink.taken == 300 * KIB
-    assert rig.connection.frame_bytes == 0
+    assert rig.connection.frames.memory_bytes == 0
 
 
 @pytest.mark.parametrize("size", [1000, 100 * KIB], ids=["short", "large"])

@@ -133,7 +133,7 @@ class BrokerService:
     def _other(self, frame: Frame, connection: Connection) -> bytes | None:
         command = decode_command(frame, self._limits)
         if command.is_reply:
-            connection.resolve(command)
+            connection.requests.resolve(command)
             return None
         if command.code in SEND_CODES:
             denied = None if self._guard is None else self._denied(self._guard, command, connection)
