@@ -28,11 +28,10 @@ from gantry_remoting.budgets import ByteBudget, ReplyTurns
 from gantry_remoting.closings import CLOSE_TEXTS, CloseReason, Closings
 from gantry_remoting.errors import ConnectionClosed
 from gantry_remoting.frame_parts import FrameParts, frame_bytes_needed
-from gantry_remoting.handshakes import Handshakes
 from gantry_remoting.pending_requests import PendingRequests
 from gantry_remoting.reply_writer import ReplyWriter
 from gantry_remoting.settings import ListenerSettings, TlsMode
-from gantry_remoting.tls_layer import TLS_HANDSHAKE_BYTE, TlsLayer
+from gantry_remoting.tls_layer import TLS_HANDSHAKE_BYTE, Handshakes, TlsLayer
 from gantry_remoting.turns import COUNTED_READ_BYTES, SHORT_READS_STEP, ReadControl, ReadPause, ReadTurns
 from gantry_wire.command import Command
 from gantry_wire.errors import RemoteProtocolError

@@ -18,8 +18,8 @@ from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.closings import CLOSE_TEXTS, CloseReason, Closings
 from gantry_remoting.connection import PASS_REPLY_BYTES_MAX, Connection, Service
 from gantry_remoting.deferred_answers import DeferredAnswers
-from gantry_remoting.handshakes import Handshakes
 from gantry_remoting.settings import ListenerSettings, TlsMode
+from gantry_remoting.tls_layer import Handshakes
 from gantry_remoting.turns import ReadTurns
 from gantry_wire.command import Command, decode_command
 from gantry_wire.errors import RemoteProtocolError

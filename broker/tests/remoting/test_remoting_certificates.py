@@ -13,8 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from gantry_remoting import CertificateSource, peer_contexts
-from gantry_remoting.subject import subject_text
 from gantry_remoting.tls_contexts import server_context
+from gantry_remoting.tls_layer import subject_text
 from gantry_remoting.validity import NoCertificate, chain_validity
 from gantry_testing.certificates import Party, chain_of
 
