@@ -6,11 +6,10 @@ here how to sign.
 
 from gantry_access.account_file import AccountFile
 from gantry_access.accounts import Accounts, read_accounts
-from gantry_access.credentials import read_credentials
+from gantry_access.credentials import OwnAccount, read_credentials
 from gantry_access.errors import AccessFileError
 from gantry_access.guard import Denial, Guard
 from gantry_access.needs import NEEDS, needed
-from gantry_access.own_account import OwnAccount
 from gantry_access.permissions import ADMIN_ONLY, Account, Kind, Need, Needs, Permission
 from gantry_access.settings import AccessMode, AccessSettings
 from gantry_access.signing import Sign, SignatureKind, StrictSigner, signer

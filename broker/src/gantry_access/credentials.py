@@ -4,12 +4,16 @@ Secrets come from files, never from arguments or settings: those are logged, sho
 answered to whoever may ask for a configuration.
 """
 
+import asyncio
+import logging
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
 from gantry_access.accounts import read_document
 from gantry_access.errors import AccessFileError
 from gantry_wire.signatures import Credentials
+
+log = logging.getLogger(__name__)
 
 _KNOWN: Final = frozenset({"accessKey", "secretKey", "securityToken"})
 FILE_BYTES_MAX: Final = 64 * 1024
@@ -46,3 +50,39 @@ def _credentials(data: bytes) -> Credentials:
         if not values.get(name):
             raise AccessFileError(f"{name} is missing")
     return Credentials(values["accessKey"], values["secretKey"], values.get("securityToken"))
+
+
+@final
+class OwnAccount:
+    """The account that a server signs with, read again before it signs, so that renewing it restarts nothing.
+
+    A file that cannot be used, or is gone, changes nothing: the account from before stays, and the log says what is
+    wrong, once for each such state. The first reading has nothing to fall back to, so it refuses the start. Owned by
+    the event loop.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Read it for the first time. Blocking. Raises AccessFileError."""
+        self.credentials: Credentials = read_credentials(path)
+        self.former: Credentials | None = None
+        """The account before, for servers that do not know the new one yet: files reach machines one by one."""
+
+        self._path = path
+        self._fault = ""
+
+    def __repr__(self) -> str:
+        return f"<OwnAccount {self._path} fault={self._fault}>"
+
+    async def refresh(self) -> None:
+        """Take the account that is in the file now."""
+        try:
+            found = await asyncio.to_thread(read_credentials, self._path)
+        except AccessFileError as error:
+            if self._fault != str(error):
+                log.error("the own account cannot be read; the one from before stays", extra={"reason": str(error)})
+            self._fault = str(error)
+            return
+        self._fault = ""
+        if found != self.credentials:
+            log.info("the own account was replaced", extra={"file": self._path})
+            self.former, self.credentials = self.credentials, found
