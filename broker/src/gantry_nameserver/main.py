@@ -15,11 +15,11 @@ import click
 import uvloop
 
 from gantry_nameserver.kv import KeyValueCorrupt
-from gantry_nameserver.logs import log_to_stderr
 from gantry_nameserver.server import DirectoryInUse, NameServer
 from gantry_nameserver.settings import NameServerSettings, SettingsError, read_settings_file, with_entries
 from gantry_remoting.addresses import PortTaken, join_address, split_address
 from gantry_remoting.file_access import FileAccess, limit_existing_files, limit_new_files
+from gantry_remoting.logs import set_up_logs
 from gantry_remoting.settings import TlsMode
 
 EXAMPLES: Final = """\b
@@ -56,7 +56,7 @@ def main(
     tls_ca: str | None, log_level: str,
 ) -> None:  # fmt: skip
     """Run a name server until it is told to stop (SIGTERM or Ctrl-C)."""
-    log_to_stderr(log_level)
+    set_up_logs(log_level)
     try:
         entries = {} if config is None else read_settings_file(config)
         settings = with_entries(NameServerSettings(), _with_tls(entries, tls, tls_cert, tls_key, tls_ca))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gantry_broker.control.server import ControlServer
-from gantry_broker.logs import set_up_logs
 from gantry_broker.server import service
 from gantry_broker.server.core.gate import CHANGES
 from gantry_broker.server.service import AUDITED, CLIENT_CHANGES
 from gantry_remoting.audit import FIELDS, LOGGER, subject
+from gantry_remoting.logs import set_up_logs
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, Fence, Lease
 from gantry_testing.fake_group import FakeGroup

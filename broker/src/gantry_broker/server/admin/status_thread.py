@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from gantry_broker.errors import BrokerError, is_disk_full
-from gantry_broker.logs import FactFormatter
+from gantry_remoting.logs import FactFormatter
 from gantry_status import Origin, PageTaken, Status
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,7 @@
-"""Logs are facts with keys: one line, the event first, then `key=value` pairs."""
+"""Log lines of our servers: one line for each event, the event first, then its facts as `key=value` pairs.
+
+Facts may come from peers. Each is written so that nothing in it can end the line.
+"""
 
 import logging
 import sys
