@@ -11,10 +11,9 @@ from typing import Final, final
 
 from gantry_nameserver.kv import ORDER_TOPIC_NAMESPACE, KeyValueError, KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings, NotPermitted
-from gantry_nameserver.properties import read_properties, write_properties
 from gantry_nameserver.registration import read_registration
 from gantry_nameserver.routes import BrokerRegistration, RegistrationRefused, RouteTable
-from gantry_nameserver.settings import SettingsError, entries_of
+from gantry_nameserver.settings import SettingsError, entries_of, read_properties, write_properties
 from gantry_nameserver.topics import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION
 from gantry_remoting.addresses import split_address
 from gantry_remoting.first_time import FirstTime

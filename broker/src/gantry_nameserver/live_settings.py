@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import final
 
 from gantry_nameserver.files import read_candidates, replace_file
-from gantry_nameserver.properties import read_properties, write_properties
-from gantry_nameserver.settings import UPDATABLE, NameServerSettings, SettingsError, entries_of, with_entries
+from gantry_nameserver.settings import (
+    UPDATABLE,
+    NameServerSettings,
+    SettingsError,
+    entries_of,
+    read_properties,
+    with_entries,
+    write_properties,
+)
 
 
 class NotPermitted(Exception):

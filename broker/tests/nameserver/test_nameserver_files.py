@@ -8,14 +8,15 @@ import pytest
 
 from gantry_nameserver.files import replace_file
 from gantry_nameserver.kv import KeyValueCorrupt, KeyValueError, KeyValueStore
-from gantry_nameserver.properties import read_properties, write_properties
 from gantry_nameserver.settings import (
     UPDATABLE,
     NameServerSettings,
     SettingsError,
     entries_of,
+    read_properties,
     read_settings_file,
     with_entries,
+    write_properties,
 )
 
 
