@@ -85,7 +85,7 @@ class BrokerDirectory:
     def brokers_of(self, cluster: str) -> list[str]:
         return [name for name, broker in sorted(self._names.items()) if broker.cluster == cluster]
 
-    def add(self, broker_id: int, live: LiveBroker) -> BrokerData:
+    def add(self, broker_id: int, live: LiveBroker, *, zone: str | None, can_act_as_master: bool) -> BrokerData:
         """Put `live` under its name and id. An address has one id: an older entry of it gives way.
 
         Whoever held the id before is no longer spoken for: its live entry goes, too.
@@ -101,6 +101,7 @@ class BrokerDirectory:
         if replaced is not None and replaced != live.address:
             self._live.pop((broker.cluster, replaced), None)
         broker.broker_addrs[broker_id] = live.address
+        broker.zone_name, broker.enable_acting_master = zone, can_act_as_master
         self._live[live.cluster, live.address] = live
         return broker
 

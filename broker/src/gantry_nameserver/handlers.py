@@ -47,6 +47,16 @@ AUDITED: Final = frozenset(
 )
 """Each of these leaves a line in the audit log. A broker's goodbye is among them, for anybody could say it."""
 
+_FLAGS: Final = {
+    RequestCode.GET_UNIT_TOPIC_LIST: (FLAG_UNIT, 0),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (FLAG_UNIT_SUBSCRIPTION, 0),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (FLAG_UNIT_SUBSCRIPTION, FLAG_UNIT),
+}
+"""Which flags the listed topics have, and which they lack."""
+
+_REFUSED: Final = (FieldError, RegistrationRefused, KeyValueError, SettingsError)
+"""What a handler raises to answer code 1 with the text of the exception."""
+
 Answer = Command | Awaitable[Command]
 
 
@@ -80,9 +90,9 @@ class Handlers:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_subscription_topics,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_subscription_topics_of_others,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._flagged_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._flagged_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._flagged_topics,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_settings,
@@ -104,9 +114,10 @@ class Handlers:
                 log.warning("refused request code that is not supported", extra=facts)
             return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
         try:
-            return handler(request, connection)
-        except (FieldError, RegistrationRefused) as error:
+            answer = handler(request, connection)
+        except _REFUSED as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        return answer if isinstance(answer, Command) else _answered(request, answer)
 
     # ------- brokers
 
@@ -175,11 +186,13 @@ class Handlers:
         return request.reply(body=write_document(info))
 
     def _wipe_write_permission(self, request: Command, _: object) -> Command:
-        count = self._routes.wipe_write_permission(wire.BrokerName.read(request.ext).broker_name)
+        broker = wire.BrokerName.read(request.ext).broker_name
+        count = self._routes.topics.allow_writes(broker, is_allowed=False)
         return request.reply(ext=wire.WipeWritePermResult(wipe_topic_count=count).write())
 
     def _add_write_permission(self, request: Command, _: object) -> Command:
-        count = self._routes.add_write_permission(wire.BrokerName.read(request.ext).broker_name)
+        broker = wire.BrokerName.read(request.ext).broker_name
+        count = self._routes.topics.allow_writes(broker, is_allowed=True)
         return request.reply(ext=wire.AddWritePermResult(add_topic_count=count).write())
 
     # ------- topics
@@ -190,13 +203,12 @@ class Handlers:
         age_ms = self._now_ms() - self._started_at_ms
         if settings.need_wait_for_service and age_ms < settings.wait_seconds_for_service * 1000:
             return request.reply(ResponseCode.SYSTEM_ERROR, "name server not ready")
-        route = self._routes.route(fields.topic, with_acting_master=settings.support_acting_master)
+        order = self._key_values.get(ORDER_TOPIC_NAMESPACE, fields.topic) if settings.order_message_enable else None
+        route = self._routes.route(fields.topic, with_acting_master=settings.support_acting_master, order=order)
         if route is None:
             return request.reply(
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {fields.topic}"
             )
-        if settings.order_message_enable:
-            route.order_topic_conf = self._key_values.get(ORDER_TOPIC_NAMESPACE, fields.topic)
         return request.reply(body=write_document(route))
 
     def _all_topics(self, request: Command, _: object) -> Command:
@@ -216,16 +228,9 @@ class Handlers:
         first = next((b.broker_addrs for _, b in sorted(brokers.names.items()) if b.broker_addrs), None)
         return _listing(request, list(names), None if first is None else first[min(first)])
 
-    def _unit_topics(self, request: Command, _: object) -> Command:
-        return self._listing_if_enabled(request, lambda: self._routes.topics.with_flags(has=FLAG_UNIT))
-
-    def _unit_subscription_topics(self, request: Command, _: object) -> Command:
-        return self._listing_if_enabled(request, lambda: self._routes.topics.with_flags(has=FLAG_UNIT_SUBSCRIPTION))
-
-    def _unit_subscription_topics_of_others(self, request: Command, _: object) -> Command:
-        return self._listing_if_enabled(
-            request, lambda: self._routes.topics.with_flags(has=FLAG_UNIT_SUBSCRIPTION, lacks=FLAG_UNIT)
-        )
+    def _flagged_topics(self, request: Command, _: object) -> Command:
+        has, lacks = _FLAGS[RequestCode(request.code)]
+        return self._listing_if_enabled(request, lambda: self._routes.topics.with_flags(has=has, lacks=lacks))
 
     def _listing_if_enabled(self, request: Command, topics: Callable[[], list[str]]) -> Command:
         if not self._settings.now.enable_topic_list:
@@ -246,19 +251,13 @@ class Handlers:
     # ------- key-value table
 
     async def _put_key_value(self, request: Command, _: object) -> Command:
-        try:
-            fields = wire.PutKeyValue.read(request.ext)
-            await self._key_values.put(fields.namespace, fields.key, fields.value)
-        except (FieldError, KeyValueError) as error:
-            return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        fields = wire.PutKeyValue.read(request.ext)
+        await self._key_values.put(fields.namespace, fields.key, fields.value)
         return request.reply()
 
     async def _delete_key_value(self, request: Command, _: object) -> Command:
-        try:
-            fields = wire.KeyValueAddress.read(request.ext)
-            await self._key_values.delete(fields.namespace, fields.key)
-        except (FieldError, KeyValueError) as error:
-            return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        fields = wire.KeyValueAddress.read(request.ext)
+        await self._key_values.delete(fields.namespace, fields.key)
         return request.reply()
 
     def _get_key_value(self, request: Command, _: object) -> Command:
@@ -284,12 +283,19 @@ class Handlers:
             await self._settings.update(read_properties(request.body.decode()))
         except NotPermitted as error:
             return request.reply(ResponseCode.NO_PERMISSION, str(error))
-        except (SettingsError, ValueError) as error:
+        except ValueError as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
         return request.reply()
 
     def _show_settings(self, request: Command, _: object) -> Command:
         return request.reply(body=write_properties(entries_of(self._settings.now)).encode())
+
+
+async def _answered(request: Command, answer: Awaitable[Command]) -> Command:
+    try:
+        return await answer
+    except _REFUSED as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
 
 
 def failure(request: Command, error: Exception) -> Command:

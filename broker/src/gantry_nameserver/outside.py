@@ -7,13 +7,12 @@ only make a client there wait. On that port nothing can be changed and no broker
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Final
 
 import msgspec
 
 from gantry_nameserver.directory import BrokerDirectory
-from gantry_remoting.server import Connection, Dispatch
+from gantry_remoting.server import Answer, Connection, Dispatch
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.documents import read_document, write_document
@@ -28,8 +27,6 @@ AS_THEY_ARE: Final = frozenset(
     }
 )
 """Questions whose answers name no address."""
-
-Answer = Command | Awaitable[Command | None] | None
 
 
 def seen_from_outside(dispatch: Dispatch, brokers: BrokerDirectory) -> Dispatch:

@@ -21,7 +21,7 @@ from typing import Final, final
 import msgspec
 
 from gantry_nameserver.directory import MASTER_ID, BrokerDirectory, LiveBroker
-from gantry_nameserver.topics import PERMISSION_READ, PERMISSION_WRITE, TopicTable
+from gantry_nameserver.topics import PERMISSION_WRITE, TopicTable
 from gantry_wire.commands.admin import DataVersion, TopicConfig
 from gantry_wire.commands.nameserver import (
     BrokerData,
@@ -100,9 +100,10 @@ class RouteTable:
             live = None
         is_first = not self._holds_id(registration)
         is_changed = is_first or live is None or live.version != registration.topics.data_version
-        broker = self.brokers.add(registration.broker_id, _live_broker(registration, live, now_ms))
-        broker.enable_acting_master = bool(registration.can_act_as_master)
-        broker.zone_name = registration.zone
+        broker = self.brokers.add(
+            registration.broker_id, _live_broker(registration, live, now_ms),
+            zone=registration.zone, can_act_as_master=bool(registration.can_act_as_master),
+        )  # fmt: skip
         if _speaks_for_topics(registration, broker):
             self._take_topics(registration, broker, is_changed=is_changed, deletes_absent=deletes_absent_topics)
         if live is None:
@@ -124,7 +125,7 @@ class RouteTable:
         if broker is None:
             self.topics.remove_broker(name)
         elif broker.enable_acting_master and MASTER_ID not in broker.broker_addrs:
-            self.topics.set_permission(name, remove=PERMISSION_WRITE)
+            self.topics.allow_writes(name, is_allowed=False)
         if was_known:
             log.info("broker unregistered", extra={"cluster": cluster, "broker": name, "address": address})
         return was_known
@@ -168,18 +169,10 @@ class RouteTable:
         """Forget a topic, in one cluster or everywhere."""
         return self.topics.remove_topic(topic, self.brokers.brokers_of(cluster) if cluster else None)
 
-    def wipe_write_permission(self, broker: str) -> int:
-        """Let no client send to a broker any more; how many topics that concerns."""
-        return self.topics.set_permission(broker, remove=PERMISSION_WRITE)
-
-    def add_write_permission(self, broker: str) -> int:
-        """Undo the wipe; how many topics that concerns."""
-        return self.topics.set_permission(broker, exactly=PERMISSION_READ | PERMISSION_WRITE)
-
     # ------- what clients ask
 
-    def route(self, topic: str, *, with_acting_master: bool = False) -> TopicRoute | None:
-        """Where `topic` is, or None. The answer is the caller's own."""
+    def route(self, topic: str, *, with_acting_master: bool = False, order: str | None = None) -> TopicRoute | None:
+        """Where `topic` is, or None. `order` is how the messages of an ordered topic are spread over its queues."""
         queues = self.topics.queues(topic)
         brokers = [_copy(self.brokers.names[name]) for name in sorted(queues) if name in self.brokers.names]
         if not brokers:
@@ -191,6 +184,7 @@ class RouteTable:
             queue_datas=[msgspec.structs.replace(queues[name]) for name in sorted(queues)],
             broker_datas=brokers,
             filter_server_table=self._filter_servers(brokers),
+            order_topic_conf=order,
             topic_queue_mapping_by_broker=self.topics.mappings(topic),
         )
 

@@ -11,7 +11,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
@@ -25,7 +25,7 @@ from gantry_nameserver.routes import RouteTable
 from gantry_nameserver.settings import NameServerSettings, SettingsError
 from gantry_remoting.audit import audited
 from gantry_remoting.deferred_answers import DeferredAnswers
-from gantry_remoting.server import CommandService, Connection, Dispatch, Listener
+from gantry_remoting.server import Answer, CommandService, Connection, Dispatch, Listener
 from gantry_wire.command import Command
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ def _guard(settings: NameServerSettings) -> Guard | None:
 def guarded(dispatch: Dispatch, guard: Guard) -> Dispatch:
     """`dispatch` behind the guard: what is denied never reaches it."""
 
-    def ask(request: Command, connection: Connection) -> Command | Awaitable[Command | None] | None:
+    def ask(request: Command, connection: Connection) -> Answer:
         denial = guard.denial(request, connection.peer[0])
         if denial is None or guard.asked_by is not None:
             connection.is_authenticated = True

@@ -71,12 +71,12 @@ class TopicTable:
         for topic in list(self._topics_of.get(broker, ())):
             self._drop(topic, broker)
 
-    def set_permission(self, broker: str, *, add: int = 0, remove: int = 0, exactly: int | None = None) -> int:
-        """Change the permission of all topics of a broker; how many there are."""
+    def allow_writes(self, broker: str, *, is_allowed: bool) -> int:
+        """Let clients read from a broker and send to it, or send no more; how many topics that concerns."""
         topics = self._topics_of.get(broker, set())
         for topic in topics:
             data = self._queues[topic][broker]
-            data.perm = exactly if exactly is not None else (data.perm | add) & ~remove
+            data.perm = PERMISSION_READ | PERMISSION_WRITE if is_allowed else data.perm & ~PERMISSION_WRITE
         return len(topics)
 
     def with_flags(self, *, has: int, lacks: int = 0) -> list[str]:

@@ -73,7 +73,7 @@ def test_topics_are_taken_again_only_with_a_new_edition() -> None:
     table = RouteTable()
     table.register(broker(), 0)
 
-    assert table.wipe_write_permission("a") == 2
+    assert table.topics.allow_writes("a", is_allowed=False) == 2
     table.register(broker(), 1)
     assert permission(table) == READ_ONLY
 
@@ -86,9 +86,9 @@ def test_added_write_permission_is_read_and_write() -> None:
     table = RouteTable()
     table.register(broker(table=topics("T", "U", perm=7)), 0)
 
-    assert table.wipe_write_permission("a") == 2 and permission(table) == 5
-    assert table.add_write_permission("a") == 2 and permission(table) == READ_WRITE
-    assert table.wipe_write_permission("nobody") == 0
+    assert table.topics.allow_writes("a", is_allowed=False) == 2 and permission(table) == 5
+    assert table.topics.allow_writes("a", is_allowed=True) == 2 and permission(table) == READ_WRITE
+    assert table.topics.allow_writes("nobody", is_allowed=False) == 0
 
 
 def test_deleted_topic_comes_back_with_the_next_registration_even_of_the_same_edition() -> None:
