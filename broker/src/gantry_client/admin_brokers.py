@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import final
 
-from gantry_client.calls import document_of
-from gantry_client.documents import ConsumerOffsetTable, GroupTable, QueueOffsets, TopicStats
+from gantry_client.calls import document_of, succeeded
+from gantry_client.documents import ConsumerConnections, ConsumerOffsetTable, GroupTable, QueueOffsets, TopicStats
 from gantry_client.errors import Unavailable
 from gantry_client.outgoing import check_group, check_topic
 from gantry_client.routes import MASTER_ID
 from gantry_client.session import Session
-from gantry_wire.codes import RequestCode
+from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.commands.admin import (
     CreateTopic,
     SubscriptionGroupConfig,
@@ -17,7 +17,7 @@ from gantry_wire.commands.admin import (
     TopicConfigTable,
     TopicName,
 )
-from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.commands.clients import ConsumerGroup, MessageQueue
 from gantry_wire.commands.nameserver import BrokerName, KeyValueTable
 from gantry_wire.names import AUTO_CREATE_TOPIC
 
@@ -68,8 +68,7 @@ class Brokers:
     async def runtime(self, address: str) -> dict[str, str]:
         """What a broker says of itself: rates, offsets, disk use."""
         self._session.require_open()
-        reply = await self._session.calls.demand(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-        return document_of(reply, KeyValueTable, address).table
+        return (await self._session.calls.document(address, RequestCode.GET_BROKER_RUNTIME_INFO, KeyValueTable)).table
 
     async def config(self, address: str) -> dict[str, str]:
         """A broker's effective settings, by RocketMQ's names."""
@@ -85,14 +84,14 @@ class Brokers:
     async def topic_table(self, address: str) -> dict[str, TopicConfig]:
         """Every topic that the broker has, its own included."""
         self._session.require_open()
-        reply = await self._session.calls.demand(address, RequestCode.GET_ALL_TOPIC_CONFIG)
-        return document_of(reply, TopicConfigTable, address).topic_config_table
+        found = await self._session.calls.document(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigTable)
+        return found.topic_config_table
 
     async def group_table(self, address: str) -> dict[str, SubscriptionGroupConfig]:
         """Every consumer group that the broker has."""
         self._session.require_open()
-        reply = await self._session.calls.demand(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        return document_of(reply, GroupTable, address).subscription_group_table
+        found = await self._session.calls.document(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GroupTable)
+        return found.subscription_group_table
 
     async def put_topic(self, address: str, config: TopicConfig) -> None:
         """Create or change a topic on this broker alone."""
@@ -119,14 +118,24 @@ class Brokers:
     async def offset_table(self, address: str) -> dict[str, dict[int, int]]:
         """How far every group is: `topic@group` -> queue -> the next offset to consume."""
         self._session.require_open()
-        reply = await self._session.calls.demand(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
-        return dict(document_of(reply, ConsumerOffsetTable, address).offset_table)
+        found = await self._session.calls.document(address, RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetTable)
+        return dict(found.offset_table)
 
     async def queue_table(self, address: str, topic: str) -> dict[MessageQueue, QueueOffsets]:
         """The ends of the queues that the broker has of `topic`."""
         self._session.require_open()
-        reply = await self._session.calls.demand(address, RequestCode.GET_TOPIC_STATS_INFO, TopicName(topic=topic))
-        return document_of(reply, TopicStats, address).offset_table
+        question = TopicName(topic=topic)
+        found = await self._session.calls.document(address, RequestCode.GET_TOPIC_STATS_INFO, TopicStats, question)
+        return found.offset_table
+
+    async def connections(self, address: str, group: str) -> ConsumerConnections | None:
+        """The connections of a group's members to the broker; None if there are none."""
+        self._session.require_open()
+        question = ConsumerGroup(consumer_group=group)
+        reply = await self._session.calls.ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, question)
+        if reply.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return None
+        return document_of(succeeded(reply, address), ConsumerConnections, address)
 
     async def forbid_writes(self, broker_name: str) -> None:
         """Have every name server take the broker's queues out of what producers see, until `allow_writes`."""

@@ -4,12 +4,10 @@ import asyncio
 from typing import final
 
 from gantry_client.admin_brokers import Brokers
-from gantry_client.calls import document_of, succeeded
 from gantry_client.documents import (
     ConsumerConnections,
     ConsumeStats,
     ConsumeTimeSpans,
-    GroupTable,
     QueueProgress,
     QueueTimeSpan,
 )
@@ -19,7 +17,7 @@ from gantry_client.queue_calls import QueueCalls
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.commands.admin import GroupField, GroupName, SubscriptionGroupConfig, TopicListing
-from gantry_wire.commands.clients import ConsumerGroup, MessageQueue
+from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.consumers import (
     CloneOffsets,
     ConsumeStatsRequest,
@@ -47,8 +45,7 @@ class Groups:
         self._session.require_open()
         groups: dict[str, SubscriptionGroupConfig] = {}
         for broker in await self._brokers.masters():
-            reply = await self._session.calls.demand(broker.address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            groups |= document_of(reply, GroupTable, broker.address).subscription_group_table
+            groups |= await self._brokers.group_table(broker.address)
         return dict(sorted(groups.items()))
 
     async def create(self, config: SubscriptionGroupConfig, *, cluster: str | None = None) -> None:
@@ -56,9 +53,7 @@ class Groups:
         self._session.require_open()
         check_group(config.group_name)
         for broker in await self._brokers.masters(cluster):
-            await self._session.calls.demand(
-                broker.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config
-            )
+            await self._brokers.put_group(broker.address, config)
 
     async def delete(self, group: str, *, with_offsets: bool = True, cluster: str | None = None) -> None:
         """Delete the group's configuration, and how far it was."""
@@ -71,11 +66,9 @@ class Groups:
         """Who consumes for `group` now, and what; None when nobody does."""
         self._session.require_open()
         for broker in await self._brokers.masters():
-            reply = await self._session.calls.ask(
-                broker.address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroup(consumer_group=group)
-            )
-            if reply.code != ResponseCode.CONSUMER_NOT_ONLINE:
-                return document_of(succeeded(reply, broker.address), ConsumerConnections, broker.address)
+            found = await self._brokers.connections(broker.address, group)
+            if found is not None:
+                return found
         return None
 
     async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, QueueProgress]:
@@ -89,8 +82,9 @@ class Groups:
         table: dict[MessageQueue, QueueProgress] = {}
         per_s = 0.0
         for broker in await self._brokers.masters():
-            reply = await self._session.calls.demand(broker.address, RequestCode.GET_CONSUME_STATS, question)
-            found = document_of(reply, ConsumeStats, broker.address)
+            found = await self._session.calls.document(
+                broker.address, RequestCode.GET_CONSUME_STATS, ConsumeStats, question
+            )
             table |= found.offset_table
             per_s += found.consume_tps
         ordered = sorted(table.items(), key=lambda item: (item[0].topic, item[0].broker_name, item[0].queue_id))
@@ -114,14 +108,12 @@ class Groups:
             if address is None:
                 continue
             try:
-                reply = await self._session.calls.demand(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, order)
+                offsets |= await self._reset(address, order)
             except BrokerRefused as error:
                 if error.code not in _CANNOT_TELL:
                     raise
                 queues = [queue for queue in route.read_queues if queue.broker_name == broker_name]
                 offsets |= await self._commit_at(group, queues, timestamp_ms)
-            else:
-                offsets |= document_of(reply, ResetOffsetsResult, address).offset_table
         return offsets
 
     async def reset_queue(self, group: str, queue: MessageQueue, offset: int) -> int:
@@ -141,8 +133,7 @@ class Groups:
                 raise InvalidMessage(f"{address} cannot move one queue of a group that is running: stop {group} first")
             await self._queue_calls.commit(group, queue, offset)
             return offset
-        reply = await self._session.calls.demand(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, order)
-        table = document_of(reply, ResetOffsetsResult, address).offset_table
+        table = await self._reset(address, order)
         if set(table) != {queue}:
             raise BadReply(f"{address} has reset other queues than {queue}")
         return table[queue]
@@ -179,10 +170,10 @@ class Groups:
         self._session.require_open()
         found: set[str] = set()
         for broker in await self._brokers.masters():
-            reply = await self._session.calls.demand(
-                broker.address, RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupField(group=group)
+            listing = await self._session.calls.document(
+                broker.address, RequestCode.QUERY_TOPICS_BY_CONSUMER, TopicListing, GroupField(group=group)
             )
-            found.update(document_of(reply, TopicListing, broker.address).topic_list)
+            found.update(listing.topic_list)
         return sorted(found)
 
     async def time_spans(self, group: str, topic: str) -> dict[MessageQueue, QueueTimeSpan]:
@@ -192,15 +183,20 @@ class Groups:
         route = await self._session.routes.get(topic)
         spans: dict[MessageQueue, QueueTimeSpan] = {}
         for address in filter(None, (route.master_address(name) for name in route.brokers)):
-            reply = await self._session.calls.demand(address, RequestCode.QUERY_CONSUME_TIME_SPAN, question)
-            rows = document_of(reply, ConsumeTimeSpans, address).consume_time_span_set
-            spans |= {span.message_queue: span for span in rows}
+            found = await self._session.calls.document(
+                address, RequestCode.QUERY_CONSUME_TIME_SPAN, ConsumeTimeSpans, question
+            )
+            spans |= {span.message_queue: span for span in found.consume_time_span_set}
         return dict(sorted(spans.items(), key=lambda item: (item[0].broker_name, item[0].queue_id)))
 
     async def retry_lag(self, group: str) -> int:
         """Messages of the group that failed and wait to be delivered again."""
         progress = await self.progress(group, retry_topic(group))
         return sum(queue.lag for queue in progress.values())
+
+    async def _reset(self, address: str, order: ResetOffsets) -> dict[MessageQueue, int]:
+        reset = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        return (await self._session.calls.document(address, reset, ResetOffsetsResult, order)).offset_table
 
     async def _commit_at(self, group: str, queues: list[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         offsets: dict[MessageQueue, int] = {}

@@ -3,15 +3,15 @@
 A broker passes each question on over the member's own connection, and waits for its answer up to ten seconds.
 """
 
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from gantry_client.admin_brokers import BrokerAddress, Brokers
-from gantry_client.calls import document_of, succeeded
-from gantry_client.documents import ClientConnection, ConsumerConnections
-from gantry_client.errors import InvalidMessage, RequestFailed, Unavailable
+from gantry_client.documents import ClientConnection
+from gantry_client.errors import BadReply, InvalidMessage, RequestFailed, Unavailable
 from gantry_client.session import Session
-from gantry_wire.codes import RequestCode, ResponseCode
-from gantry_wire.commands.clients import ConsumerGroup, MessageQueue
+from gantry_remoting.addresses import join_address
+from gantry_wire.codes import RequestCode
+from gantry_wire.commands.clients import Document, MessageQueue
 from gantry_wire.commands.consumers import (
     ConsumeDirectly,
     ConsumeResult,
@@ -20,8 +20,11 @@ from gantry_wire.commands.consumers import (
     ConsumerStatusRequest,
     RunningInfoRequest,
 )
+from gantry_wire.commands.fields import Fields
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import parse_offset_message_id
+
+D = TypeVar("D", bound=Document)
 
 PASSED_ON_TIMEOUT_MS: Final = 15_000
 """Longer than a broker waits for a member."""
@@ -40,12 +43,9 @@ class Members:
         self._session.require_open()
         found: dict[str, ClientConnection] = {}
         for broker in await self._brokers.masters():
-            reply = await self._session.calls.ask(
-                broker.address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroup(consumer_group=group)
-            )
-            if reply.code != ResponseCode.CONSUMER_NOT_ONLINE:
-                document = document_of(succeeded(reply, broker.address), ConsumerConnections, broker.address)
-                found |= {one.client_id: one for one in document.connection_set}
+            connections = await self._brokers.connections(broker.address, group)
+            if connections is not None:
+                found |= {one.client_id: one for one in connections.connection_set}
         return dict(sorted(found.items()))
 
     async def offsets(
@@ -57,10 +57,10 @@ class Members:
         route = await self._session.routes.get(topic)
         table: dict[str, dict[MessageQueue, int]] = {}
         for address in filter(None, (route.master_address(name) for name in route.brokers)):
-            reply = await self._session.calls.demand(
-                address, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, question, timeout_ms=PASSED_ON_TIMEOUT_MS
+            status = await self._pass_on(
+                address, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatus, question
             )
-            for member, offsets in document_of(reply, ConsumerStatus, address).consumer_table.items():
+            for member, offsets in status.consumer_table.items():
                 table.setdefault(member, {}).update(offsets)
         return dict(sorted(table.items()))
 
@@ -71,16 +71,13 @@ class Members:
         failures: list[RequestFailed] = []
         for broker in await self._brokers.masters():
             try:
-                reply = await self._session.calls.demand(
-                    broker.address,
-                    RequestCode.GET_CONSUMER_RUNNING_INFO,
-                    question,
-                    timeout_ms=PASSED_ON_TIMEOUT_MS,
+                return await self._pass_on(
+                    broker.address, RequestCode.GET_CONSUMER_RUNNING_INFO, ConsumerRunningInfo, question
                 )
+            except BadReply:
+                raise
             except RequestFailed as error:
                 failures.append(error)
-            else:
-                return document_of(reply, ConsumerRunningInfo, broker.address)
         raise failures[0]
 
     async def consume(
@@ -95,10 +92,10 @@ class Members:
         question = ConsumeDirectly(
             consumer_group=group, client_id=client_id, msg_id=offset_message_id, topic=topic, broker_name=broker.name
         )
-        reply = await self._session.calls.demand(
-            broker.address, RequestCode.CONSUME_MESSAGE_DIRECTLY, question, timeout_ms=PASSED_ON_TIMEOUT_MS
-        )
-        return document_of(reply, ConsumeResult, broker.address)
+        return await self._pass_on(broker.address, RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeResult, question)
+
+    async def _pass_on(self, address: str, code: RequestCode, kind: type[D], question: Fields) -> D:
+        return await self._session.calls.document(address, code, kind, question, timeout_ms=PASSED_ON_TIMEOUT_MS)
 
     async def _holder(self, offset_message_id: str) -> BrokerAddress:
         """The broker whose address stands in the id."""
@@ -106,7 +103,7 @@ class Members:
             host, port, _ = parse_offset_message_id(offset_message_id)
         except RemoteProtocolError as error:
             raise InvalidMessage(str(error)) from error
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = join_address(host, port)
         for broker in await self._brokers.all():
             if broker.address == address:
                 return broker

@@ -62,18 +62,20 @@ class Messages:
     ) -> list[StoredMessage]:
         """What one broker has in its index of `topic` under `key`, by store time; no name server is asked."""
         self._session.require_open()
-        header = QueryMessage(
+        question = QueryMessage(
             topic=topic, key=key, max_num=messages_max, begin_timestamp=0, end_timestamp=TIMESTAMP_MAX
-        ).write()
-        header[UNIQUE_KEY_QUERY] = "true" if is_unique_key else "false"
-        found = await self._ask(address, Command(code=RequestCode.QUERY_MESSAGE, ext=header))
+        )
+        found = await self._ask(address, question, is_unique_key=is_unique_key)
         name = UNIQUE_KEY if is_unique_key else KEYS
         mine = (record for record in found if key in record.properties.get(name, "").split())
         unique = {record.physical_offset: record for record in mine}
         return [unique[offset] for offset in sorted(unique)][:messages_max]
 
-    async def _ask(self, address: str, command: Command) -> list[StoredMessage]:
+    async def _ask(self, address: str, question: QueryMessage, *, is_unique_key: bool) -> list[StoredMessage]:
         """The records of one broker's answer; none when it has none."""
+        header = question.write()
+        header[UNIQUE_KEY_QUERY] = "true" if is_unique_key else "false"
+        command = Command(code=RequestCode.QUERY_MESSAGE, ext=header)
         reply = await self._session.pool.request(address, command, self._session.settings.request_timeout_ms)
         if reply.code == ResponseCode.QUERY_NOT_FOUND:
             return []
@@ -87,17 +89,13 @@ class Messages:
     ) -> list[ReceivedMessage]:
         self._session.require_open()
         messages_max, begin_ms, end_ms = bounds
-        header = QueryMessage(
+        question = QueryMessage(
             topic=topic, key=key, max_num=messages_max, begin_timestamp=begin_ms, end_timestamp=end_ms
-        ).write()
-        header[UNIQUE_KEY_QUERY] = "true" if is_unique_key else "false"
+        )
         route = await self._session.routes.get(topic)
         found: list[ReceivedMessage] = []
-        for broker_name in route.brokers:
-            address = route.read_address(broker_name)
-            if address is None:
-                continue
-            records = await self._ask(address, Command(code=RequestCode.QUERY_MESSAGE, ext=header))
+        for broker_name, address in route.read_addresses():
+            records = await self._ask(address, question, is_unique_key=is_unique_key)
             found += (received(record, broker_name) for record in records)
         unique = {message.offset_message_id: message for message in found}
         return sorted(unique.values(), key=lambda message: (message.store_timestamp_ms, message.physical_offset))

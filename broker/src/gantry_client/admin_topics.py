@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from typing import Final, final
 
 from gantry_client.admin_brokers import Brokers
-from gantry_client.calls import document_of
 from gantry_client.clock import Deadline
-from gantry_client.documents import GroupListing, QueueOffsets, TopicStats
+from gantry_client.documents import GroupListing, QueueOffsets
 from gantry_client.errors import NoRoute
 from gantry_client.outgoing import check_topic
 from gantry_client.queue_calls import QueueCalls
@@ -78,13 +77,12 @@ class Topics:
     async def settings(self, topic: str) -> dict[str, TopicConfig]:
         """What is set for `topic`, by the names of the brokers that have it."""
         route = await self.route(topic)
-        found: dict[str, TopicConfig] = {}
-        for broker_name in sorted(route.brokers):
-            address = route.read_address(broker_name)
-            if address is not None:
-                reply = await self._session.calls.demand(address, RequestCode.GET_TOPIC_CONFIG, TopicName(topic=topic))
-                found[broker_name] = document_of(reply, TopicConfig, address)
-        return found
+        return {
+            broker_name: await self._session.calls.document(
+                address, RequestCode.GET_TOPIC_CONFIG, TopicConfig, TopicName(topic=topic)
+            )
+            for broker_name, address in sorted(route.read_addresses())
+        }
 
     async def order(self, topic: str) -> str | None:
         """Over which queues an order topic's messages are spread: `broker:queues;broker:queues`; None if it is none."""
@@ -136,26 +134,19 @@ class Topics:
         """The ends of every queue of `topic`."""
         route = await self.route(topic)
         table: dict[MessageQueue, QueueOffsets] = {}
-        for broker_name in route.brokers:
-            address = route.read_address(broker_name)
-            if address is not None:
-                reply = await self._session.calls.demand(
-                    address, RequestCode.GET_TOPIC_STATS_INFO, TopicName(topic=topic)
-                )
-                table |= document_of(reply, TopicStats, address).offset_table
+        for _, address in route.read_addresses():
+            table |= await self._brokers.queue_table(address, topic)
         return dict(sorted(table.items(), key=lambda item: (item[0].broker_name, item[0].queue_id)))
 
     async def groups(self, topic: str) -> list[str]:
         """The groups that have consumed `topic`."""
         route = await self.route(topic)
         groups: set[str] = set()
-        for broker_name in route.brokers:
-            address = route.read_address(broker_name)
-            if address is not None:
-                reply = await self._session.calls.demand(
-                    address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicName(topic=topic)
-                )
-                groups.update(document_of(reply, GroupListing, address).group_list)
+        for _, address in route.read_addresses():
+            listing = await self._session.calls.document(
+                address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, GroupListing, TopicName(topic=topic)
+            )
+            groups.update(listing.group_list)
         return sorted(groups)
 
     async def offsets_at(self, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:

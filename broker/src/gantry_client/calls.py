@@ -50,6 +50,22 @@ class Calls:
         """The reply of `address` if it is code 0; anything else raises BrokerRefused."""
         return succeeded(await self.ask(address, code, header, body, timeout_ms=timeout_ms), address)
 
+    async def header(self, address: str, code: RequestCode, kind: type[F], header: Fields) -> F:
+        """The header of the reply of `address`. Raises BrokerRefused and BadReply."""
+        return header_of(await self.demand(address, code, header), kind, address)
+
+    async def document(
+        self,
+        address: str,
+        code: RequestCode,
+        kind: type[D],
+        header: Fields | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> D:
+        """The document in the reply of `address`. Raises BrokerRefused and BadReply."""
+        return document_of(await self.demand(address, code, header, timeout_ms=timeout_ms), kind, address)
+
     async def tell(
         self, address: str, code: RequestCode, header: Fields | None = None, body: Document | None = None
     ) -> None:

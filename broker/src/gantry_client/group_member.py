@@ -18,7 +18,6 @@ from typing import Final, final
 
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import BacklogLimits
-from gantry_client.calls import document_of
 from gantry_client.consume_rates import ConsumeRates
 from gantry_client.documents import ConsumerIds
 from gantry_client.errors import BrokerRefused, ClientError, Unavailable
@@ -96,13 +95,12 @@ class Assigner:
         """Who is in the group, by the first broker of the topic that answers."""
         question = ConsumerGroup(consumer_group=self._group)
         failures: list[str] = []
-        for broker_name in route.brokers:
-            address = route.read_address(broker_name)
-            if address is None:
-                continue
+        for _, address in route.read_addresses():
             try:
-                reply = await self._session.calls.demand(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, question)
-                return document_of(reply, ConsumerIds, address).consumer_id_list
+                ids = await self._session.calls.document(
+                    address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerIds, question
+                )
+                return ids.consumer_id_list
             except ClientError as error:
                 failures.append(str(error))
         await self._session.heartbeat_all()

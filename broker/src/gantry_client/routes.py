@@ -56,6 +56,11 @@ class Route:
         found = addresses.get(preferred_id) or addresses.get(MASTER_ID)
         return found or next(iter(addresses.values()), None)
 
+    def read_addresses(self) -> list[tuple[str, str]]:
+        """(broker name, address) to read from, of every broker that has one."""
+        found = ((name, self.read_address(name)) for name in self.brokers)
+        return [(name, address) for name, address in found if address is not None]
+
 
 def build_route(topic: str, data: TopicRoute) -> Route:
     """The route that a name server's answer describes. Queues are ordered by broker name and id."""

@@ -204,10 +204,7 @@ class TransactionProducer(ProducerClient):
     async def _end_once(self, asked: EndTransaction, half: HalfMessage, timeout_ms: int) -> None:
         route = await self._session.routes.for_sending(half.topic)
         address = route.demand_master(half.queue.broker_name)
-        command = Command(code=RequestCode.END_TRANSACTION, ext=asked.write())
-        reply = await self._session.pool.request(address, command, timeout_ms)
-        if reply.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(reply.code, reply.remark, address)
+        await self._session.calls.demand(address, RequestCode.END_TRANSACTION, asked, timeout_ms=timeout_ms)
 
     # ------- what brokers ask
 
