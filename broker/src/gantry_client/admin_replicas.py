@@ -95,8 +95,8 @@ class Replicas:
         """The first message stored at or after `timestamp_ms`; the queue's end when there is none."""
         self._session.require_open()
         question = SearchOffset(topic=topic, queue_id=queue_id, timestamp=timestamp_ms)
-        reply = await self._session.calls.demand(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, question)
-        return header_of(reply, OffsetResult, address).offset
+        search = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return (await self._session.calls.header(address, search, OffsetResult, question)).offset
 
     async def committed(self, address: str, group: str, topic: str, queue_id: int) -> int | None:
         """How far `group` has consumed a queue, as this replica knows it; None when it has not begun."""
@@ -117,5 +117,5 @@ class Replicas:
 
     async def _end(self, address: str, code: RequestCode, topic: str, queue_id: int) -> int:
         self._session.require_open()
-        reply = await self._session.calls.demand(address, code, QueueAddress(topic=topic, queue_id=queue_id))
-        return header_of(reply, OffsetResult, address).offset
+        question = QueueAddress(topic=topic, queue_id=queue_id)
+        return (await self._session.calls.header(address, code, OffsetResult, question)).offset
