@@ -3,6 +3,7 @@
     Client               Admin, PullConsumer
       ProducerClient     Producer, TransactionProducer
       MemberClient       PushConsumer, PollConsumer
+      ReplyingClient     Producer, PushConsumer (in `replies`)
 
 An endpoint whose start fails is closed again before the error leaves `start`. Every public name here is public API of
 each class below it: what only some of them offer belongs in those.

@@ -12,10 +12,12 @@ from gantry_client.messages import SHARDING_KEY, Message
 from gantry_client.settings import ProducerSettings
 from gantry_wire import properties as names
 from gantry_wire.batch import BatchEntry, encode_batch
+from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.commands.send import SendMessageV2
 from gantry_wire.compress import pack
 from gantry_wire.errors import LocalProtocolError
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
-from gantry_wire.names import NOT_SENDABLE_TOPICS, RETRY_PREFIX, group_fault, topic_fault
+from gantry_wire.names import AUTO_CREATE_TOPIC, NOT_SENDABLE_TOPICS, RETRY_PREFIX, group_fault, topic_fault
 from gantry_wire.properties import format_properties
 
 _RESERVED = frozenset({names.KEYS, names.TAGS, names.WAIT_STORE, names.DELAY_LEVEL, names.UNIQUE_KEY, SHARDING_KEY})
@@ -37,6 +39,25 @@ class Outgoing:
     is_batch: bool = False
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+
+    def header(self, group: str, queue: MessageQueue, now_ms: int, *, default_topic_queues: int) -> SendMessageV2:
+        """The header of a request of `group` that carries this message to `queue`."""
+        return SendMessageV2(
+            producer_group=group,
+            topic=self.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=default_topic_queues,
+            queue_id=queue.queue_id,
+            sys_flag=self.sys_flag,
+            born_timestamp=now_ms,
+            flag=self.flag,
+            properties=self.properties,
+            reconsume_times=self.reconsume_times,
+            unit_mode=False,
+            max_reconsume_times=self.max_reconsume_times,
+            batch=self.is_batch,
+            broker_name=queue.broker_name,
+        )
 
 
 def check_topic(topic: str) -> None:

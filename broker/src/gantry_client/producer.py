@@ -9,7 +9,7 @@ Many sends may be under way at once, on one connection per broker; `outstanding_
 connection messages reach the broker in the order of the calls.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
 from gantry_client.client import ProducerClient
@@ -17,7 +17,7 @@ from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import BadReply, InvalidMessage
 from gantry_client.messages import SHARDING_KEY, Message, ReceivedMessage, SendReceipt
 from gantry_client.outgoing import check_batch, packed_batch, prepare, prepare_batch, prepare_entry
-from gantry_client.replies import Replier, Reply, Requests
+from gantry_client.replies import Reply, ReplyingClient, Requests
 from gantry_client.selection import queue_for_key
 from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
 from gantry_wire import properties as names
@@ -65,7 +65,7 @@ _OF_THE_JOURNEY: Final = frozenset(
 
 
 @final
-class Producer(ProducerClient):
+class Producer(ProducerClient, ReplyingClient):
     """Sends messages. Use it inside `async with`; it belongs to the event loop that starts it."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Producer(ProducerClient):
     ) -> None:
         super().__init__(name_servers, group, settings, client_settings)
         self._requests = Requests(self._session)
-        self._replier = Replier(self._session, group, self.settings)
+        self._reply_settings = self.settings
 
     @property
     def outstanding(self) -> int:
@@ -181,24 +181,6 @@ class Producer(ProducerClient):
             deadline,
             lambda asked: self.send(asked, queue=queue, timeout_ms=max(1, deadline.remaining_ms)),
         )
-
-    async def reply(
-        self,
-        request: ReceivedMessage,
-        body: bytes,
-        *,
-        tags: str | None = None,
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        timeout_ms: int | None = None,
-    ) -> None:
-        """Answer a message that somebody sent as a request; returns when the requester has the answer.
-
-        Raises InvalidMessage when it was none, BrokerRefused when the requester is gone or does not take it, and
-        RequestTimeout, Unavailable or NoRoute.
-        """
-        self._session.require_open()
-        await self._replier.reply(request, body, tags=tags, keys=keys, properties=properties, timeout_ms=timeout_ms)
 
     def _split(
         self, messages: Sequence[Message], message_ids: Sequence[str] | None

@@ -11,7 +11,7 @@ At least once means: a message may come twice, after a crash, a rebalance or a l
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import final
 
 from gantry_client.backlog import Backlog
@@ -20,7 +20,7 @@ from gantry_client.handling import ConcurrentHandling, Handler, HandlerCalls, Ha
 from gantry_client.member_role import MemberRole
 from gantry_client.messages import ReceivedMessage
 from gantry_client.ordered_handling import OrderedHandling
-from gantry_client.replies import Replier
+from gantry_client.replies import ReplyingClient
 from gantry_client.settings import (
     ClientSettings,
     ConsumerSettings,
@@ -33,7 +33,7 @@ from gantry_wire.commands.clients import MessageQueue
 
 
 @final
-class PushConsumer(MemberClient):
+class PushConsumer(MemberClient, ReplyingClient):
     """Calls a handler for every message. Use it inside `async with`; it belongs to the event loop that starts it.
 
     Closing it stops reading, lets running handlers end, commits, and leaves the group.
@@ -54,7 +54,7 @@ class PushConsumer(MemberClient):
         role = MemberRole(group=group, is_ordered=is_ordered and settings.model is MessageModel.CLUSTERING)
         calls = HandlerCalls(handler, settings.consume_timeout_ms)
         super().__init__(name_servers, role, topics, settings, client_settings, calls=calls)
-        self._replier = Replier(self._session, group, ProducerSettings())
+        self._reply_settings = ProducerSettings()
         self._handling = self._make_handling(calls, is_ordered=is_ordered)
 
     def __repr__(self) -> str:
@@ -78,23 +78,6 @@ class PushConsumer(MemberClient):
         """Commit what is done now, without waiting for the next time."""
         self._session.require_open()
         await self._member.commit()
-
-    async def reply(
-        self,
-        request: ReceivedMessage,
-        body: bytes,
-        *,
-        tags: str | None = None,
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        timeout_ms: int | None = None,
-    ) -> None:
-        """Answer a message that somebody sent as a request; for use in a handler. As `Producer.reply`.
-
-        A handler that lets its errors out has the request delivered, and answered, again.
-        """
-        self._session.require_open()
-        await self._replier.reply(request, body, tags=tags, keys=keys, properties=properties, timeout_ms=timeout_ms)
 
     def _deliver(self, queue: MessageQueue, backlog: Backlog, messages: Sequence[ReceivedMessage]) -> None:
         self._handling.deliver(queue, backlog, messages)

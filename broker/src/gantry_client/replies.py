@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
+from gantry_client.client import Client
 from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import (
     BrokerRefused,
@@ -38,11 +39,10 @@ from gantry_wire.command import Command
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.reply import PushReply
-from gantry_wire.commands.send import SendMessageV2
 from gantry_wire.compress import inflate_body
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.limits import BODY_INFLATED_BYTES_MAX
-from gantry_wire.names import AUTO_CREATE_TOPIC, reply_topic
+from gantry_wire.names import reply_topic
 from gantry_wire.properties import parse_properties
 
 log = logging.getLogger(__name__)
@@ -189,17 +189,11 @@ class Requests:
         return command.reply()
 
 
-@final
-class Replier:
-    """Answers requests. Belongs to one event loop."""
+class ReplyingClient(Client):
+    """A client whose application may answer requests."""
 
-    def __init__(self, session: Session, group: str, settings: ProducerSettings) -> None:
-        self._session = session
-        self._group = group
-        self._settings = settings
-
-    def __repr__(self) -> str:
-        return f"<Replier {self._group}>"
+    group: str
+    _reply_settings: ProducerSettings
 
     async def reply(
         self,
@@ -211,27 +205,20 @@ class Replier:
         properties: Mapping[str, str] | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """Return when the requester has it. Raises BrokerRefused when it is gone, InvalidMessage when nobody asked."""
+        """Answer a message that was sent as a request; returns when the requester has the answer.
+
+        A handler may answer the message that it consumes. One that lets its errors out has the request delivered, and
+        answered, again. Raises InvalidMessage when the message was no request, BrokerRefused when the requester is gone
+        or does not take the answer, and RequestTimeout, Unavailable or NoRoute.
+        """
+        self._session.require_open()
         message = reply_message(request, body, tags=tags, keys=keys, properties=properties or {})
-        outgoing = prepare(message, self._session.unique_ids.next(wall_ms()), self._settings)
-        deadline = Deadline(timeout_ms or self._settings.send_timeout_ms)
+        settings = self._reply_settings
+        outgoing = prepare(message, self._session.unique_ids.next(wall_ms()), settings)
+        deadline = Deadline(timeout_ms or settings.send_timeout_ms)
         route = await self._find_route(message.topic, deadline)
         queue = _queue_at(request.queue.broker_name, route.write_queues)
-        header = SendMessageV2(
-            producer_group=self._group,
-            topic=message.topic,
-            default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queue_nums=self._settings.default_topic_queues,
-            queue_id=queue.queue_id,
-            sys_flag=outgoing.sys_flag,
-            born_timestamp=wall_ms(),
-            flag=outgoing.flag,
-            properties=outgoing.properties,
-            reconsume_times=0,
-            unit_mode=False,
-            batch=False,
-            broker_name=queue.broker_name,
-        )
+        header = outgoing.header(self.group, queue, wall_ms(), default_topic_queues=settings.default_topic_queues)
         address = route.demand_master(queue.broker_name)
         command = Command(code=RequestCode.SEND_REPLY_MESSAGE_V2, ext=header.write(), body=outgoing.body)
         answer = await self._session.pool.request(address, command, max(1, deadline.remaining_ms))

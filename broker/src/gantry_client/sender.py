@@ -28,8 +28,7 @@ from gantry_client.settings import ProducerSettings
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command, oneway
 from gantry_wire.commands.clients import MessageQueue
-from gantry_wire.commands.send import SendMessageV2, SendResult
-from gantry_wire.names import AUTO_CREATE_TOPIC
+from gantry_wire.commands.send import SendResult
 
 RETRYABLE_CODES: Final = frozenset(
     {
@@ -161,7 +160,7 @@ class Sender:
         else:
             route = await self._session.routes.for_sending(queue.topic)
         address = route.demand_master(queue.broker_name)
-        command = oneway(_code(outgoing), self._header(queue, outgoing).write(), outgoing.body)
+        command = oneway(_code(outgoing), self._fields(queue, outgoing), outgoing.body)
         await self._session.pool.send_oneway(address, command, self._settings.send_timeout_ms)
 
     async def _take_slot(self, topic: str, size: int, deadline: Deadline) -> None:
@@ -240,7 +239,7 @@ class Sender:
         timeout_ms = max(1, deadline.remaining_ms)
         if self._settings.attempt_timeout_ms is not None:
             timeout_ms = min(timeout_ms, self._settings.attempt_timeout_ms)
-        command = Command(code=_code(outgoing), ext=self._header(queue, outgoing).write(), body=outgoing.body)
+        command = Command(code=_code(outgoing), ext=self._fields(queue, outgoing), body=outgoing.body)
         reply = await self._session.pool.request(address, command, timeout_ms)
         if reply.code not in _STATUSES:
             raise BrokerRefused(reply.code, reply.remark, address)
@@ -254,23 +253,9 @@ class Sender:
             transaction_id=result.transaction_id,
         )
 
-    def _header(self, queue: MessageQueue, outgoing: Outgoing) -> SendMessageV2:
-        return SendMessageV2(
-            producer_group=self._group,
-            topic=outgoing.topic,
-            default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queue_nums=self._settings.default_topic_queues,
-            queue_id=queue.queue_id,
-            sys_flag=outgoing.sys_flag,
-            born_timestamp=wall_ms(),
-            flag=outgoing.flag,
-            properties=outgoing.properties,
-            reconsume_times=outgoing.reconsume_times,
-            unit_mode=False,
-            max_reconsume_times=outgoing.max_reconsume_times,
-            batch=outgoing.is_batch,
-            broker_name=queue.broker_name,
-        )
+    def _fields(self, queue: MessageQueue, outgoing: Outgoing) -> dict[str, str]:
+        queues = self._settings.default_topic_queues
+        return outgoing.header(self._group, queue, wall_ms(), default_topic_queues=queues).write()
 
 
 def _code(outgoing: Outgoing) -> RequestCode:
