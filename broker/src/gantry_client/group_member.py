@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, final
 
 from gantry_client.background import BackgroundTasks
@@ -25,20 +24,19 @@ from gantry_client.fetching import Fetcher, FetchRequest
 from gantry_client.handling import HandlerCalls
 from gantry_client.member_questions import MemberQuestions
 from gantry_client.member_role import MemberRole
-from gantry_client.offset_store import BrokerOffsets, FileOffsets, OffsetStore
+from gantry_client.offset_store import commit_readers, make_offset_store, start_offset
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.queue_locks import QueueLocks
 from gantry_client.queue_reader import Deliver, QueueReader
 from gantry_client.routes import MASTER_ID, Route
 from gantry_client.session import Session
-from gantry_client.settings import ConsumerSettings, MessageModel, StartFrom
+from gantry_client.settings import ConsumerSettings, MessageModel
 from gantry_client.subscriptions import Subscription
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import CheckClientConfig, ConsumerData, ConsumerGroup, MessageQueue
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.filters import TagFilter
-from gantry_wire.names import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +131,7 @@ class GroupMember:
         self._queue_calls = QueueCalls(session)
         self._fetcher = Fetcher(session)
         self._assigner = Assigner(session, role.group, settings.model)
-        self._offsets = self._offset_store()
+        self._offsets = make_offset_store(role.group, settings, self._queue_calls, session.settings.instance)
         self._tasks = BackgroundTasks(role.group)
         self._reading: dict[MessageQueue, asyncio.Task[None]] = {}
         self._rebalance_wanted = asyncio.Event()
@@ -144,7 +142,7 @@ class GroupMember:
     async def start(self) -> None:
         """Become a member. Returns before the first queue is assigned. Raises BrokerRefused for a refused filter."""
         for subscription in self.subscriptions.values():
-            await self._check_filter(subscription)
+            await _check_filter(self._session, self.role.group, subscription)
         self._session.enter_consumer_group(self.role.group, self.describe)
         self._session.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_notice)
         self._questions = MemberQuestions(self._session, self)
@@ -160,37 +158,16 @@ class GroupMember:
 
     async def subscribe(self, subscription: Subscription) -> None:
         """Want one more topic, or other tags of it. Raises BrokerRefused for a refused filter."""
-        await self._check_filter(subscription)
+        await _check_filter(self._session, self.role.group, subscription)
         self.subscriptions[subscription.topic] = subscription
         stale = [queue for queue in self.readers if queue.topic == subscription.topic]
         await self._give_up(stale, self.settings.handover_timeout_ms)
         await self._introduce()
-        self.rebalance_soon()
-
-    async def _check_filter(self, subscription: Subscription) -> None:
-        """Ask every broker of the topic whether it can filter so; one that cannot be asked may be there later."""
-        if isinstance(subscription.filter, TagFilter):
-            return
-        question = CheckClientConfig(
-            client_id=self._session.client_id, group=self.role.group, subscription_data=subscription.data()
-        )
-        try:
-            route = await self._session.routes.get(subscription.topic)
-            names = dict.fromkeys(queue.broker_name for queue in route.read_queues)
-            for address in filter(None, (route.read_address(name, MASTER_ID) for name in names)):
-                await self._session.calls.demand(address, RequestCode.CHECK_CLIENT_CONFIG, body=question)
-        except BrokerRefused:
-            raise
-        except ClientError as error:
-            log.info("a filter is not checked", extra={"topic": subscription.topic, "reason": str(error)})
-
-    def rebalance_soon(self) -> None:
-        """Work the assignment out anew, now."""
         self._rebalance_wanted.set()
 
     async def commit(self) -> None:
         """Tell the offset store how far every queue is done."""
-        await self._commit(self.readers.values())
+        await commit_readers(self._offsets, self.readers.values())
 
     def commit_soon(self) -> None:
         """Do so in the background."""
@@ -295,7 +272,7 @@ class GroupMember:
         except TimeoutError:
             log.warning("handlers still run for queues given up", extra={"group": self.role.group})
         finally:
-            await self._commit(readers)
+            await commit_readers(self._offsets, readers)
             if self.role.is_ordered:
                 # A queue whose handler still runs stays locked until the lock runs out: order matters more than speed.
                 idle = [reader.queue for reader in readers if reader.backlog.is_idle]
@@ -311,30 +288,7 @@ class GroupMember:
             log.warning("a notice cannot be read", extra={"broker": address, "reason": str(error)})
             return
         if group == self.role.group:
-            self.rebalance_soon()
-
-    # ------- offsets
-
-    async def _commit(self, readers: Iterable[QueueReader]) -> None:
-        moved = {
-            reader.queue: (reader, reader.backlog, reader.backlog.commit_offset)
-            for reader in readers
-            if reader.backlog.commit_offset != reader.committed
-        }
-        if not moved:
-            return
-        failed = await self._offsets.write({queue: offset for queue, (_, _, offset) in moved.items()})
-        for queue, (reader, backlog, offset) in moved.items():
-            if queue in failed:
-                log.warning("an offset is not committed", extra={"queue": repr(queue), "reason": str(failed[queue])})
-            else:
-                reader.record_commit(backlog, offset)
-
-    def _offset_store(self) -> OffsetStore:
-        if self.settings.model is MessageModel.CLUSTERING:
-            return BrokerOffsets(self.role.group, self._queue_calls)
-        folder = self.settings.broadcast_offsets_folder or Path.home() / ".gantry" / "offsets"
-        return FileOffsets(folder, self.role.group, self._session.settings.instance)
+            self._rebalance_wanted.set()
 
     def describe(self) -> ConsumerData:
         """What heartbeats say of us."""
@@ -347,22 +301,20 @@ class GroupMember:
         )
 
 
-async def start_offset(
-    queue: MessageQueue, store: OffsetStore, queue_calls: QueueCalls, settings: ConsumerSettings
-) -> tuple[int, int | None]:
-    """(where to begin, what is committed): at the committed offset, or by rule when there is none.
-
-    Retry topics begin at their first message, whatever the rule: what lies there failed in this very group. Raises a
-    ClientError when it cannot be found out.
-    """
-    committed = await store.read(queue)
-    if committed is not None and committed >= 0:
-        return committed, committed
-    if queue.topic.startswith(RETRY_PREFIX) or settings.start_from is StartFrom.FIRST:
-        return await queue_calls.min_offset(queue), None
-    if settings.start_from is StartFrom.TIMESTAMP:
-        return await queue_calls.offset_at(queue, settings.start_timestamp_ms), None
-    return await queue_calls.max_offset(queue), None
+async def _check_filter(session: Session, group: str, subscription: Subscription) -> None:
+    """Ask every broker of the topic whether it can filter so; one that cannot be asked may be there later."""
+    if isinstance(subscription.filter, TagFilter):
+        return
+    question = CheckClientConfig(client_id=session.client_id, group=group, subscription_data=subscription.data())
+    try:
+        route = await session.routes.get(subscription.topic)
+        names = dict.fromkeys(queue.broker_name for queue in route.read_queues)
+        for address in filter(None, (route.read_address(name, MASTER_ID) for name in names)):
+            await session.calls.demand(address, RequestCode.CHECK_CLIENT_CONFIG, body=question)
+    except BrokerRefused:
+        raise
+    except ClientError as error:
+        log.info("a filter is not checked", extra={"topic": subscription.topic, "reason": str(error)})
 
 
 def allocate_averagely(

@@ -1,7 +1,9 @@
 """Where a group's progress is kept: at the brokers, or for broadcasting in a file of each member."""
 
 import asyncio
+import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, final
 
@@ -9,8 +11,12 @@ import msgspec
 
 from gantry_client.errors import InvalidMessage, OffsetsUnreadable
 from gantry_client.queue_calls import QueueCalls
+from gantry_client.queue_reader import QueueReader
+from gantry_client.settings import ConsumerSettings, MessageModel, StartFrom
 from gantry_wire.commands.clients import MessageQueue
-from gantry_wire.names import path_component
+from gantry_wire.names import RETRY_PREFIX, path_component
+
+log = logging.getLogger(__name__)
 
 
 class OffsetStore(Protocol):
@@ -130,3 +136,47 @@ class FileOffsets:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def make_offset_store(
+    group: str, settings: ConsumerSettings, queue_calls: QueueCalls, instance: str | None
+) -> OffsetStore:
+    """Where a group keeps its offsets: at brokers, or in a file of this `instance` where all get every message."""
+    if settings.model is MessageModel.CLUSTERING:
+        return BrokerOffsets(group, queue_calls)
+    return FileOffsets(settings.broadcast_offsets_folder or Path.home() / ".gantry" / "offsets", group, instance)
+
+
+async def start_offset(
+    queue: MessageQueue, store: OffsetStore, queue_calls: QueueCalls, settings: ConsumerSettings
+) -> tuple[int, int | None]:
+    """(where to begin, what is committed): at the committed offset, or by rule when there is none.
+
+    Retry topics begin at their first message, whatever the rule: what lies there failed in this very group. Raises a
+    ClientError when it cannot be found out.
+    """
+    committed = await store.read(queue)
+    if committed is not None and committed >= 0:
+        return committed, committed
+    if queue.topic.startswith(RETRY_PREFIX) or settings.start_from is StartFrom.FIRST:
+        return await queue_calls.min_offset(queue), None
+    if settings.start_from is StartFrom.TIMESTAMP:
+        return await queue_calls.offset_at(queue, settings.start_timestamp_ms), None
+    return await queue_calls.max_offset(queue), None
+
+
+async def commit_readers(store: OffsetStore, readers: Iterable[QueueReader]) -> None:
+    """Have `store` take how far each reader is done, where that has moved."""
+    moved = {
+        reader.queue: (reader, reader.backlog, reader.backlog.commit_offset)
+        for reader in readers
+        if reader.backlog.commit_offset != reader.committed
+    }
+    if not moved:
+        return
+    failed = await store.write({queue: offset for queue, (_, _, offset) in moved.items()})
+    for queue, (reader, backlog, offset) in moved.items():
+        if queue in failed:
+            log.warning("an offset is not committed", extra={"queue": repr(queue), "reason": str(failed[queue])})
+        else:
+            reader.record_commit(backlog, offset)
