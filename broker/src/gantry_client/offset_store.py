@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, final
@@ -13,6 +12,7 @@ from gantry_client.errors import InvalidMessage, OffsetsUnreadable
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.queue_reader import QueueReader
 from gantry_client.settings import ConsumerSettings, MessageModel, StartFrom
+from gantry_remoting.small_file import replace_file
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.names import RETRY_PREFIX, path_component
 
@@ -125,17 +125,7 @@ class FileOffsets:
             ]
         )
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        new = self._path.with_suffix(".json.new")
-        with new.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(document)))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(self._path, msgspec.json.format(msgspec.json.encode(document)))
 
 
 def make_offset_store(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
-from gantry_nameserver.files import read_candidates, replace_file
+from gantry_remoting.small_file import read_candidates, replace_file
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.nameserver import KeyValueConfig
@@ -36,7 +36,7 @@ class KeyValueCorrupt(Exception):
 class KeyValueStore:
     """The tables in memory and their file. Owned by the event loop's thread; the file by whoever holds the lock."""
 
-    def __init__(self, path: Path, *, write: Callable[[Path, bytes], None] = replace_file) -> None:
+    def __init__(self, path: Path, *, write: Callable[..., None] = replace_file) -> None:
         self._path = path
         self._write = write  # replaced in tests, to fail
         self._tables: Tables = {}
@@ -85,7 +85,7 @@ class KeyValueStore:
         if len(data) > TABLE_BYTES_MAX:
             raise KeyValueError(f"the key-value table would pass {TABLE_BYTES_MAX} bytes")
         try:
-            await asyncio.to_thread(self._write, self._path, data)
+            await asyncio.to_thread(self._write, self._path, data, keeps_predecessor=True)
         except OSError as error:
             log.error("key-value file cannot be written", extra={"path": str(self._path), "reason": str(error)})
             raise KeyValueError(f"the key-value table cannot be written: {error.strerror or error}") from error

@@ -8,7 +8,6 @@ import asyncio
 from pathlib import Path
 from typing import final
 
-from gantry_nameserver.files import read_candidates, replace_file
 from gantry_nameserver.settings import (
     UPDATABLE,
     NameServerSettings,
@@ -18,6 +17,7 @@ from gantry_nameserver.settings import (
     with_entries,
     write_properties,
 )
+from gantry_remoting.small_file import read_candidates, replace_file
 
 
 class NotPermitted(Exception):
@@ -59,8 +59,9 @@ class LiveSettings:
             shown = entries_of(changed)
             kept = self._kept | {key: shown[key] for key in entries}
             if self._path is not None:
+                data = write_properties(kept).encode()
                 try:
-                    await asyncio.to_thread(replace_file, self._path, write_properties(kept).encode())
+                    await asyncio.to_thread(replace_file, self._path, data, keeps_predecessor=True)
                 except OSError as error:
                     raise SettingsError(f"the settings cannot be written: {error.strerror or error}") from error
             self._settings, self._kept = changed, kept

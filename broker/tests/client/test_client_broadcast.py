@@ -143,7 +143,7 @@ async def test_the_file_is_replaced_whole(tmp_path: Path) -> None:
     assert await store.read(QUEUE) is None
 
     assert await store.write({QUEUE: 7}) == {}
-    store.path.with_suffix(".json.new").write_bytes(b"{half a fi")
+    store.path.with_suffix(".json.tmp").write_bytes(b"{half a fi")
 
     assert await FileOffsets(tmp_path, GROUP, "one").read(QUEUE) == 7
 
@@ -162,7 +162,7 @@ async def test_a_full_disk_keeps_the_old_file_and_says_why(tmp_path: Path) -> No
     """An offset that could not be kept comes back with its reason, and the old file stays."""
     store = FileOffsets(tmp_path, GROUP, "one")
     await store.write({QUEUE: 7})
-    store.path.with_suffix(".json.new").mkdir()
+    store.path.with_suffix(".json.tmp").mkdir()
 
     failed = await store.write({QUEUE: 8})
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gantry_nameserver.files import replace_file
 from gantry_nameserver.kv import KeyValueCorrupt, KeyValueError, KeyValueStore
 from gantry_nameserver.settings import (
     UPDATABLE,
@@ -18,16 +17,17 @@ from gantry_nameserver.settings import (
     with_entries,
     write_properties,
 )
+from gantry_remoting.small_file import replace_file
 
 
 async def test_refused_write_leaves_memory_as_the_disk_is(tmp_path: Path) -> None:
     """A full disk answers an error, and the value that was kept is still the one that is read."""
     fails = False
 
-    def write(path: Path, data: bytes) -> None:
+    def write(path: Path, data: bytes, *, keeps_predecessor: bool) -> None:
         if fails:
             raise OSError(errno.ENOSPC, "No space left on device")
-        replace_file(path, data)
+        replace_file(path, data, keeps_predecessor=keeps_predecessor)
 
     store = KeyValueStore(tmp_path / "kvConfig.json", write=write)
     await store.put("n", "k", "kept")
@@ -75,15 +75,15 @@ def test_javas_file_is_read(tmp_path: Path) -> None:
 def test_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every step that can fail, the present name still holds the old content."""
     path = tmp_path / "file"
-    replace_file(path, b"old")
+    replace_file(path, b"old", keeps_predecessor=True)
     for step in ("fsync", "link", "replace"):
         with monkeypatch.context() as patch:
             patch.setattr(os, step, _failing)
             with pytest.raises(OSError, match="injected"):
-                replace_file(path, b"new")
+                replace_file(path, b"new", keeps_predecessor=True)
         assert path.read_bytes() == b"old", step
 
-    replace_file(path, b"new")
+    replace_file(path, b"new", keeps_predecessor=True)
 
     assert path.read_bytes() == b"new" and path.with_name("file.bak").read_bytes() == b"old"
 
