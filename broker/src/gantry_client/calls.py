@@ -36,7 +36,12 @@ class Calls:
         timeout_ms: int | None = None,
     ) -> Command:
         """The reply of `address`, whatever its code."""
-        return await self._pool.request(address, _command(code, header, body), timeout_ms or self._timeout_ms)
+        command = Command(
+            code=code,
+            ext=header.write() if header is not None else {},
+            body=write_document(body) if body is not None else b"",
+        )
+        return await self._pool.request(address, command, timeout_ms or self._timeout_ms)
 
     async def demand(
         self,
@@ -65,20 +70,6 @@ class Calls:
     ) -> D:
         """The document in the reply of `address`. Raises BrokerRefused and BadReply."""
         return document_of(await self.demand(address, code, header, timeout_ms=timeout_ms), kind, address)
-
-    async def tell(
-        self, address: str, code: RequestCode, header: Fields | None = None, body: Document | None = None
-    ) -> None:
-        """Say something to `address` that it will not answer."""
-        await self._pool.send_oneway(address, _command(code, header, body), self._timeout_ms)
-
-
-def _command(code: RequestCode, header: Fields | None, body: Document | None) -> Command:
-    return Command(
-        code=code,
-        ext=header.write() if header is not None else {},
-        body=write_document(body) if body is not None else b"",
-    )
 
 
 def succeeded(reply: Command, address: str) -> Command:

@@ -93,10 +93,10 @@ class Channel(asyncio.Protocol):
         return await self._requests.send(command, self._write, self.address, timeout_ms)
 
     def send_oneway(self, command: Command) -> None:
-        """Send without waiting for anything. Raises ConnectionClosed."""
+        """Send a command that is not answered, and wait for nothing. Raises ConnectionClosed."""
+        assert command.is_oneway, "a peer would answer it"
         if not self.is_open:
             raise ConnectionClosed(f"the connection to {self.address} is closed")
-        command.flag |= 2
         self._write(command)
 
     def answer(self, reply: Command) -> None:

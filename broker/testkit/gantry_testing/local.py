@@ -23,7 +23,7 @@ from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.identity import Epoch
 from gantry_remoting import Channel, ConnectionClosed
 from gantry_testing.ports import free_ports
-from gantry_wire import Command, RequestCode
+from gantry_wire import Command, RequestCode, oneway
 from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PULL_SUSPEND
 from gantry_wire.fastjson import dumps, loads
 from gantry_wire.frame import Frame, FrameReader
@@ -183,7 +183,7 @@ class Dialogue:
 
     def tell(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
         """A oneway request."""
-        self.channel.send_oneway(Command(code=code, ext=ext or {}, body=body))
+        self.channel.send_oneway(oneway(code, ext or {}, body))
 
     # ------- sending
 

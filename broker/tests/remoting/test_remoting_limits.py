@@ -26,7 +26,7 @@ from gantry_remoting.closings import CloseReason
 from gantry_remoting.connection import CLOSE_TIMEOUT_S, PASS_REPLY_BYTES_MAX
 from gantry_testing.local import RawPeer, frame_head, on_both_loops, wait_until
 from gantry_testing.slowness import patience
-from gantry_wire import Command, decode_command
+from gantry_wire import Command, decode_command, oneway
 from gantry_wire.limits import WireLimits
 
 BIG = 1
@@ -508,7 +508,7 @@ async def test_requests_end_with_their_connection() -> None:
         with pytest.raises(ConnectionClosed):
             await channel.request(Command(code=99), 5000)
         with pytest.raises(ConnectionClosed):
-            channel.send_oneway(Command(code=99))
+            channel.send_oneway(oneway(99, {}))
         assert not channel.is_open
         host.gate.set()
 
