@@ -38,7 +38,7 @@ from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.fields import FieldError
-from gantry_wire.commands.reply import PushReply
+from gantry_wire.commands.send import PushReply
 from gantry_wire.compress import inflate_body
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.limits import BODY_INFLATED_BYTES_MAX

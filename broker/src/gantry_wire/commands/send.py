@@ -1,4 +1,4 @@
-"""Requests that put messages into the log, and what they are answered with."""
+"""Requests that put messages into the log, what they are answered with, and how a broker hands a reply on."""
 
 from gantry_wire.commands.fields import Fields, Int32, Int64
 
@@ -81,3 +81,24 @@ class SendBack(Fields):
     origin_topic: str | None = None
     unit_mode: bool | None = None
     max_reconsume_times: Int32 | None = None
+
+
+class PushReply(Fields):
+    """Code 326, broker to client: a reply as it was sent, with where it comes from. The body is the message's."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    born_host: str
+    """`host:port` of the replier."""
+    store_host: str
+    """`host:port` of the broker."""
+    store_timestamp: Int64
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool | None = None

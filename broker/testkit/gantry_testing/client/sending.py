@@ -8,8 +8,7 @@ from gantry_testing.client.state import BrokerState, Handler, missing_topic
 from gantry_wire.batch import decode_batch
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
-from gantry_wire.commands.reply import PushReply
-from gantry_wire.commands.send import SendBack, SendMessage, SendMessageV2, SendResult
+from gantry_wire.commands.send import PushReply, SendBack, SendMessage, SendMessageV2, SendResult
 from gantry_wire.message import StoredMessage
 from gantry_wire.names import dead_letter_topic, retry_topic
 from gantry_wire.properties import (

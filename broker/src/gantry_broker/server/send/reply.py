@@ -36,8 +36,7 @@ from gantry_remoting.addresses import join_address
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire import properties as keys
 from gantry_wire.commands.admin import TopicConfig
-from gantry_wire.commands.reply import PushReply
-from gantry_wire.commands.send import SendMessageV2, SendResult
+from gantry_wire.commands.send import PushReply, SendMessageV2, SendResult
 from gantry_wire.properties import format_properties, parse_properties
 
 log = logging.getLogger(__name__)
