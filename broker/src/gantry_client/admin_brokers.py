@@ -7,7 +7,6 @@ from gantry_client.calls import document_of, succeeded
 from gantry_client.documents import ConsumerConnections, ConsumerOffsetTable, GroupTable, QueueOffsets, TopicStats
 from gantry_client.errors import Unavailable
 from gantry_client.outgoing import check_group, check_topic
-from gantry_client.routes import MASTER_ID
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.commands.admin import (
@@ -18,7 +17,7 @@ from gantry_wire.commands.admin import (
     TopicName,
 )
 from gantry_wire.commands.clients import ConsumerGroup, MessageQueue
-from gantry_wire.commands.nameserver import BrokerName, KeyValueTable
+from gantry_wire.commands.nameserver import MASTER_ID, BrokerName, KeyValueTable
 from gantry_wire.names import AUTO_CREATE_TOPIC
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from gantry_client.calls import header_of, succeeded
-from gantry_client.errors import BrokerRefused
-from gantry_client.fetching import STATUSES, FetchStatus
+from gantry_client.fetching import FetchStatus, read_pull
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.commands.offsets import (
@@ -19,7 +18,7 @@ from gantry_wire.commands.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PullMessage, PullResult
+from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PullMessage
 
 
 @final
@@ -71,10 +70,7 @@ class Replicas:
             max_msg_bytes=bytes_max,
         )
         reply = await self._session.calls.ask(address, RequestCode.PULL_MESSAGE, question)
-        status = STATUSES.get(reply.code)
-        if status is None:
-            raise BrokerRefused(reply.code, reply.remark, address)
-        header = header_of(reply, PullResult, address)
+        status, header = read_pull(reply, address)
         return Pulled(
             status=status,
             records=bytes(reply.body) if status is FetchStatus.FOUND else b"",

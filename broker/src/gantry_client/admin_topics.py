@@ -15,16 +15,16 @@ from gantry_client.session import Session
 from gantry_wire.codes import RequestCode
 from gantry_wire.commands.admin import CreateTopic, TopicConfig, TopicName
 from gantry_wire.commands.clients import MessageQueue
-from gantry_wire.commands.nameserver import DeleteTopicFromNameServer, KeyValueAddress, PutKeyValue
-from gantry_wire.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS, is_retry_or_dead_letter
+from gantry_wire.commands.nameserver import (
+    ORDER_TOPIC_NAMESPACE,
+    DeleteTopicFromNameServer,
+    KeyValueAddress,
+    PutKeyValue,
+)
+from gantry_wire.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS, is_retry_or_dead_letter, reply_topic
 
 ROUTE_POLL_MS: Final = 20
 """How often a name server is asked whether it knows a new topic yet."""
-
-ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""Where name servers keep which topics are ordered."""
-
-REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
 
 @final
@@ -87,21 +87,21 @@ class Topics:
     async def order(self, topic: str) -> str | None:
         """Over which queues an order topic's messages are spread: `broker:queues;broker:queues`; None if it is none."""
         self._session.require_open()
-        return await self._session.name_servers.value(ORDER_NAMESPACE, topic)
+        return await self._session.name_servers.value(ORDER_TOPIC_NAMESPACE, topic)
 
     async def set_order(self, topic: str, order: str) -> None:
         """Say so on every name server. Brokers mark the topic as ordered with their next registration."""
         self._session.require_open()
         check_topic(topic)
         await self._session.name_servers.tell_all(
-            RequestCode.PUT_KV_CONFIG, PutKeyValue(namespace=ORDER_NAMESPACE, key=topic, value=order)
+            RequestCode.PUT_KV_CONFIG, PutKeyValue(namespace=ORDER_TOPIC_NAMESPACE, key=topic, value=order)
         )
 
     async def remove_order(self, topic: str) -> None:
         """Undo that. A topic that brokers have marked stays marked until it is changed there, too."""
         self._session.require_open()
         await self._session.name_servers.tell_all(
-            RequestCode.DELETE_KV_CONFIG, KeyValueAddress(namespace=ORDER_NAMESPACE, key=topic)
+            RequestCode.DELETE_KV_CONFIG, KeyValueAddress(namespace=ORDER_TOPIC_NAMESPACE, key=topic)
         )
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
@@ -166,7 +166,7 @@ class Topics:
         """Every broker and every cluster has a topic of its own name, and every cluster one for replies."""
         brokers = await self._brokers.all()
         clusters = {broker.cluster for broker in brokers}
-        return {broker.name for broker in brokers} | clusters | {cluster + REPLY_SUFFIX for cluster in clusters}
+        return {broker.name for broker in brokers} | clusters | {reply_topic(cluster) for cluster in clusters}
 
 
 def _changes(attributes: Mapping[str, str | None]) -> str:

@@ -17,12 +17,13 @@ from typing import final
 from gantry_client.calls import header_of
 from gantry_client.errors import BadReply, BrokerRefused, DamagedMessage, NoRoute, RequestFailed
 from gantry_client.messages import ReceivedMessage, received
-from gantry_client.routes import MASTER_ID, Route
+from gantry_client.routes import Route
 from gantry_client.session import Session
 from gantry_client.subscriptions import expression_type
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.commands.nameserver import MASTER_ID
 from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage, PullResult
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.filters import MessageFilter, TagFilter
@@ -151,10 +152,7 @@ class Fetcher:
 
 
 def _answer(reply: Command, request: FetchRequest, address: str) -> _Answer:
-    status = STATUSES.get(reply.code)
-    if status is None:
-        raise BrokerRefused(reply.code, reply.remark, address)
-    header = header_of(reply, PullResult, address)
+    status, header = read_pull(reply, address)
     records, damaged = _records(reply.body, address) if status is FetchStatus.FOUND else ([], None)
     next_offset = header.next_begin_offset
     if damaged is not None:
@@ -176,7 +174,15 @@ def _answer(reply: Command, request: FetchRequest, address: str) -> _Answer:
     return _Answer(result=result, suggested=header.suggest_which_broker_id, damaged=None if records else damaged)
 
 
-STATUSES = {
+def read_pull(reply: Command, address: str) -> tuple[FetchStatus, PullResult]:
+    """What the answer to a pull says of the queue. Raises BrokerRefused and BadReply."""
+    status = _STATUSES.get(reply.code)
+    if status is None:
+        raise BrokerRefused(reply.code, reply.remark, address)
+    return status, header_of(reply, PullResult, address)
+
+
+_STATUSES = {
     int(ResponseCode.SUCCESS): FetchStatus.FOUND,
     int(ResponseCode.PULL_NOT_FOUND): FetchStatus.NO_NEW,
     int(ResponseCode.PULL_RETRY_IMMEDIATELY): FetchStatus.NO_MATCH,

@@ -28,7 +28,7 @@ from gantry_client.offset_store import commit_readers, make_offset_store, start_
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.queue_locks import QueueLocks
 from gantry_client.queue_reader import Deliver, QueueReader
-from gantry_client.routes import MASTER_ID, Route
+from gantry_client.routes import Route
 from gantry_client.session import Session
 from gantry_client.settings import ConsumerSettings, MessageModel
 from gantry_client.subscriptions import Subscription
@@ -36,6 +36,7 @@ from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import CheckClientConfig, ConsumerData, ConsumerGroup, MessageQueue
 from gantry_wire.commands.fields import FieldError
+from gantry_wire.commands.nameserver import MASTER_ID
 from gantry_wire.filters import TagFilter
 
 log = logging.getLogger(__name__)

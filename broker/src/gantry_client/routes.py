@@ -13,14 +13,18 @@ from typing import Final, final
 from gantry_client.errors import NoMaster, NoRoute, RequestFailed
 from gantry_client.name_servers import NameServers
 from gantry_wire.commands.clients import MessageQueue
-from gantry_wire.commands.nameserver import BrokerData, QueueData, TopicRoute
+from gantry_wire.commands.nameserver import (
+    MASTER_ID,
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    BrokerData,
+    QueueData,
+    TopicRoute,
+)
 from gantry_wire.names import AUTO_CREATE_TOPIC
 
 log = logging.getLogger(__name__)
 
-MASTER_ID: Final = 0
-PERMISSION_READ: Final = 4
-PERMISSION_WRITE: Final = 2
 QUEUES_MAX: Final = 65536
 """More queues of one topic on one broker than this are a broken route, not a topic."""
 

@@ -12,12 +12,10 @@ No clock and no socket: times come in, and a connection is any object that is co
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 from gantry_wire.commands.admin import DataVersion
-from gantry_wire.commands.nameserver import BrokerData
-
-MASTER_ID: Final = 0
+from gantry_wire.commands.nameserver import MASTER_ID, BrokerData
 
 
 @dataclass(slots=True, kw_only=True)

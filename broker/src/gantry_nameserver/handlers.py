@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-from gantry_nameserver.kv import ORDER_TOPIC_NAMESPACE, KeyValueError, KeyValueStore
+from gantry_nameserver.kv import KeyValueError, KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings, NotPermitted
 from gantry_nameserver.registration import read_registration
 from gantry_nameserver.routes import BrokerRegistration, RegistrationRefused, RouteTable
@@ -151,7 +151,7 @@ class Handlers:
         except RegistrationRefused as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, f"register broker failed: {error}")
         ordered = (
-            self._key_values.table(ORDER_TOPIC_NAMESPACE) if settings.return_order_topic_config_to_broker else None
+            self._key_values.table(wire.ORDER_TOPIC_NAMESPACE) if settings.return_order_topic_config_to_broker else None
         )
         return request.reply(ext=result.write(), body=b"" if ordered is None else _table(ordered))
 
@@ -203,7 +203,9 @@ class Handlers:
         age_ms = self._now_ms() - self._started_at_ms
         if settings.need_wait_for_service and age_ms < settings.wait_seconds_for_service * 1000:
             return request.reply(ResponseCode.SYSTEM_ERROR, "name server not ready")
-        order = self._key_values.get(ORDER_TOPIC_NAMESPACE, fields.topic) if settings.order_message_enable else None
+        order = (
+            self._key_values.get(wire.ORDER_TOPIC_NAMESPACE, fields.topic) if settings.order_message_enable else None
+        )
         route = self._routes.route(fields.topic, with_acting_master=settings.support_acting_master, order=order)
         if route is None:
             return request.reply(

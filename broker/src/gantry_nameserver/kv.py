@@ -17,7 +17,6 @@ from gantry_wire.commands.nameserver import KeyValueConfig
 
 log = logging.getLogger(__name__)
 
-ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 TABLE_BYTES_MAX: Final = 16 * 1024 * 1024
 """The whole table, written down; every update rewrites it."""
 

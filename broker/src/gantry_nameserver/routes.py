@@ -20,10 +20,12 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_nameserver.directory import MASTER_ID, BrokerDirectory, LiveBroker
-from gantry_nameserver.topics import PERMISSION_WRITE, TopicTable
+from gantry_nameserver.directory import BrokerDirectory, LiveBroker
+from gantry_nameserver.topics import TopicTable
 from gantry_wire.commands.admin import DataVersion, TopicConfig
 from gantry_wire.commands.nameserver import (
+    MASTER_ID,
+    PERMISSION_WRITE,
     BrokerData,
     BrokerMemberGroup,
     QueueData,

@@ -8,10 +8,7 @@ that they cannot disagree. A topic without brokers does not exist.
 
 from typing import Final, final
 
-from gantry_wire.commands.nameserver import QueueData, TopicQueueMapping
-
-PERMISSION_READ: Final = 4
-PERMISSION_WRITE: Final = 2
+from gantry_wire.commands.nameserver import PERMISSION_READ, PERMISSION_WRITE, QueueData, TopicQueueMapping
 
 FLAG_UNIT: Final = 1
 FLAG_UNIT_SUBSCRIPTION: Final = 2

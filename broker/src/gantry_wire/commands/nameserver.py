@@ -1,5 +1,7 @@
 """Requests between brokers, clients and the name server, and the routes they exchange."""
 
+from typing import Final
+
 import msgspec
 
 from gantry_wire.checksum import crc32
@@ -7,6 +9,14 @@ from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.commands.clients import Document
 from gantry_wire.commands.fields import Fields, Int32, Int64
 from gantry_wire.message import CRC_MASK
+
+MASTER_ID: Final = 0
+"""The broker id of a master; every other id is a slave's."""
+PERMISSION_READ: Final = 4
+PERMISSION_WRITE: Final = 2
+"""What clients may do with a topic's queues: the sum of these."""
+ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+"""Where the key-value table has how the messages of ordered topics are spread over queues."""
 
 
 class RegisterBroker(Fields):
