@@ -65,32 +65,26 @@ def truth_of_property(name: str) -> Evaluate:
 
 def conjunction(operands: tuple[Evaluate, ...]) -> Evaluate:
     """AND, left to right, until one is false."""
-
-    def evaluate(get: Get) -> Value:
-        is_unknown = False
-        for operand in operands:
-            value = operand(get)
-            if value is False:
-                return False
-            if value is None:
-                is_unknown = True
-        return None if is_unknown else True
-
-    return evaluate
+    return _connective(operands, deciding=False)
 
 
 def disjunction(operands: tuple[Evaluate, ...]) -> Evaluate:
     """OR, left to right, until one is true."""
+    return _connective(operands, deciding=True)
+
+
+def _connective(operands: tuple[Evaluate, ...], *, deciding: bool) -> Evaluate:
+    otherwise = not deciding
 
     def evaluate(get: Get) -> Value:
         is_unknown = False
         for operand in operands:
             value = operand(get)
-            if value is True:
-                return True
+            if value is deciding:
+                return deciding
             if value is None:
                 is_unknown = True
-        return None if is_unknown else False
+        return None if is_unknown else otherwise
 
     return evaluate
 
