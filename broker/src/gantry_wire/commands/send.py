@@ -3,8 +3,8 @@
 from gantry_wire.commands.fields import Fields, Int32, Int64
 
 
-class SendMessage(Fields):
-    """Code 10, and after renaming 310 and 320: one message, or a batch of them."""
+class MessageFields(Fields):
+    """What each header that travels with a message has."""
 
     producer_group: str
     topic: str
@@ -14,6 +14,11 @@ class SendMessage(Fields):
     sys_flag: Int32
     born_timestamp: Int64
     flag: Int32
+
+
+class SendMessage(MessageFields):
+    """Code 10, and after renaming 310 and 320: one message, or a batch of them."""
+
     properties: str | None = None
     reconsume_times: Int32 | None = None
     unit_mode: bool | None = None
@@ -40,7 +45,10 @@ class SendMessageV2(
         "broker_name": "n",
     },
 ):
-    """Codes 310 and 320: the same with one-letter names, which every Java client uses."""
+    """Codes 310 and 320: the same with one-letter names, which every Java client uses.
+
+    The fields are listed again, since a struct renames only those of its own.
+    """
 
     producer_group: str
     topic: str
@@ -83,17 +91,9 @@ class SendBack(Fields):
     max_reconsume_times: Int32 | None = None
 
 
-class PushReply(Fields):
+class PushReply(MessageFields):
     """Code 326, broker to client: a reply as it was sent, with where it comes from. The body is the message's."""
 
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: Int32
-    queue_id: Int32
-    sys_flag: Int32
-    born_timestamp: Int64
-    flag: Int32
     born_host: str
     """`host:port` of the replier."""
     store_host: str
