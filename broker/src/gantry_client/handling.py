@@ -22,12 +22,15 @@ from gantry_client.session import Session
 from gantry_client.settings import ConsumerSettings, MessageModel
 from gantry_wire.codes import RequestCode
 from gantry_wire.commands.clients import MessageQueue
-from gantry_wire.commands.send import SendBack
+from gantry_wire.commands.send import SendBack as SendBackHeader
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[ReceivedMessage], Awaitable[None]]
 """Consumes one message. Raises RetryLater, or anything else, to have it delivered again."""
+
+SendBack = Callable[[ReceivedMessage, int], Awaitable[None]]
+"""`send_back` of one consumer: takes a message and its delay level."""
 
 LOCAL_RETRY_MS: Final = 5000
 """How long a message that no broker took back waits for its next try here; RocketMQ's clients wait as long."""
@@ -52,29 +55,25 @@ class Handling(Protocol):
         """Cancel handlers that still run."""
 
 
-@final
-class SendBacks:
-    """Gives messages back to the broker that they came from."""
+async def send_back(
+    session: Session, group: str, max_reconsume_times: int | None, message: ReceivedMessage, delay_level: int
+) -> None:
+    """Give `message` back to the broker that it came from; returns when the broker has it.
 
-    def __init__(self, session: Session, group: str, settings: ConsumerSettings) -> None:
-        self._session = session
-        self._group = group
-        self._settings = settings
-
-    async def send_back(self, message: ReceivedMessage, delay_level: int) -> None:
-        """Return when the broker has it. Raises a ClientError when that is not certain."""
-        route = await self._session.routes.get(message.queue.topic)
-        header = SendBack(
-            offset=message.physical_offset,
-            group=self._group,
-            delay_level=delay_level,
-            origin_msg_id=message.offset_message_id,
-            origin_topic=message.topic,
-            unit_mode=False,
-            max_reconsume_times=self._settings.max_reconsume_times,
-        )
-        address = route.demand_master(message.queue.broker_name)
-        await self._session.calls.demand(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    Raises a ClientError when that is not certain.
+    """
+    route = await session.routes.get(message.queue.topic)
+    header = SendBackHeader(
+        offset=message.physical_offset,
+        group=group,
+        delay_level=delay_level,
+        origin_msg_id=message.offset_message_id,
+        origin_topic=message.topic,
+        unit_mode=False,
+        max_reconsume_times=max_reconsume_times,
+    )
+    address = route.demand_master(message.queue.broker_name)
+    await session.calls.demand(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
 @final
@@ -144,9 +143,9 @@ class _Item:
 class ConcurrentHandling:
     """Calls the handler for many messages at once, in no particular order."""
 
-    def __init__(self, calls: HandlerCalls, send_backs: SendBacks, settings: ConsumerSettings) -> None:
+    def __init__(self, calls: HandlerCalls, send_back: SendBack, settings: ConsumerSettings) -> None:
         self._calls = calls
-        self._send_backs = send_backs
+        self._send_back = send_back
         self._settings = settings
         self._ready: asyncio.Queue[_Item] = asyncio.Queue()
         """Bounded by the backlogs, whose limits stop the fetching."""
@@ -189,7 +188,7 @@ class ConcurrentHandling:
             log.warning("a broadcast message is dropped", extra={"message_id": item.message.message_id})
             return True
         try:
-            await self._send_backs.send_back(item.message, delay_level)
+            await self._send_back(item.message, delay_level)
         except ClientError as error:
             log.warning("a message is not taken back", extra={"topic": item.message.topic, "reason": str(error)})
             again = replace(item.message, reconsume_times=item.message.reconsume_times + 1)

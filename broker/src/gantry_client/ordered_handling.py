@@ -15,7 +15,7 @@ from typing import Final, final
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import Backlog
 from gantry_client.errors import ClientError
-from gantry_client.handling import GIVE_UP, HandlerCalls, SendBacks
+from gantry_client.handling import GIVE_UP, HandlerCalls, SendBack
 from gantry_client.messages import ReceivedMessage
 from gantry_client.settings import ConsumerSettings, MessageModel
 from gantry_wire.commands.clients import MessageQueue
@@ -32,13 +32,13 @@ class OrderedHandling:
     def __init__(
         self,
         calls: HandlerCalls,
-        send_backs: SendBacks,
+        send_back: SendBack,
         settings: ConsumerSettings,
         *,
         is_locked: Callable[[MessageQueue], bool],
     ) -> None:
         self._calls = calls
-        self._send_backs = send_backs
+        self._send_back = send_back
         self._settings = settings
         self._is_locked = is_locked
         self._slots = asyncio.Semaphore(settings.concurrency)
@@ -104,7 +104,7 @@ class OrderedHandling:
             log.warning("a broadcast message is dropped", extra={"message_id": message.message_id})
             return True
         try:
-            await self._send_backs.send_back(message, GIVE_UP)
+            await self._send_back(message, GIVE_UP)
         except ClientError as error:
             log.warning("a message is not taken back", extra={"topic": message.topic, "reason": str(error)})
             return False

@@ -12,11 +12,12 @@ At least once means: a message may come twice, after a crash, a rebalance or a l
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import final
 
 from gantry_client.backlog import Backlog
 from gantry_client.client import MemberClient
-from gantry_client.handling import ConcurrentHandling, Handler, HandlerCalls, Handling, SendBacks
+from gantry_client.handling import ConcurrentHandling, Handler, HandlerCalls, Handling, send_back
 from gantry_client.member_role import MemberRole
 from gantry_client.messages import ReceivedMessage
 from gantry_client.ordered_handling import OrderedHandling
@@ -83,9 +84,9 @@ class PushConsumer(MemberClient, ReplyingClient):
         self._handling.deliver(queue, backlog, messages)
 
     def _make_handling(self, calls: HandlerCalls, *, is_ordered: bool) -> Handling:
-        send_backs = SendBacks(self._session, self.group, self.settings)
+        give_back = partial(send_back, self._session, self.group, self.settings.max_reconsume_times)
         if not is_ordered:
-            return ConcurrentHandling(calls, send_backs, self.settings)
+            return ConcurrentHandling(calls, give_back, self.settings)
         is_broadcast = self.settings.model is MessageModel.BROADCASTING
         is_locked = (lambda queue: True) if is_broadcast else self._member.locks.is_held
-        return OrderedHandling(calls, send_backs, self.settings, is_locked=is_locked)
+        return OrderedHandling(calls, give_back, self.settings, is_locked=is_locked)
