@@ -6,9 +6,8 @@ from typing import final
 from gantry_client.admin_replicas import Replicas
 from gantry_client.errors import BadReply, BrokerRefused, NoRoute
 from gantry_client.session import Session
-from gantry_wire.codes import RequestCode, ResponseCode
+from gantry_wire.codes import ResponseCode
 from gantry_wire.commands.clients import MessageQueue
-from gantry_wire.commands.offsets import QueueAddress, TimestampResult
 
 
 @final
@@ -30,14 +29,6 @@ class QueueCalls:
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first message stored at or after `timestamp_ms`; `max_offset` when there is none."""
         return await self._replicas.offset_at(await self._address(queue), queue.topic, queue.queue_id, timestamp_ms)
-
-    async def earliest_store_time_ms(self, queue: MessageQueue) -> int | None:
-        """When the oldest message was stored; None for an empty queue."""
-        question = QueueAddress(topic=queue.topic, queue_id=queue.queue_id)
-        found = await self._session.calls.header(
-            await self._address(queue), RequestCode.GET_EARLIEST_MSG_STORETIME, TimestampResult, question
-        )
-        return found.timestamp if found.timestamp >= 0 else None
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
         """How far `group` has consumed `queue`; None when it has not begun."""

@@ -6,9 +6,6 @@ from typing import Final
 PROTOCOL_VERSION: Final = 479
 """What we say our version is: the ordinal of RocketMQ 5.3.3."""
 
-VERSION_STANDARD_JSON: Final = 401
-"""Clients from 4.9.4 on read routes in standard JSON."""
-
 
 class RequestCode(IntEnum):
     """What a request asks for."""

@@ -71,7 +71,6 @@ LONG: Final = struct.Struct(">q")
 SHORT: Final = struct.Struct(">h")
 INT: Final = struct.Struct(">i")
 
-QUEUE_OFFSET_POSITION: Final = 20
 PHYSICAL_OFFSET_POSITION: Final = 28
 RECORD_BYTES_MIN: Final = 91
 RECORD_BYTES_MAX: Final = 64 << 20

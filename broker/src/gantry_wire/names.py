@@ -37,7 +37,6 @@ TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Under which the broker keeps how far it has got in the topics of open transactions."""
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-WHEEL_TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 
 SYSTEM_TOPICS: Final = frozenset(
     {
