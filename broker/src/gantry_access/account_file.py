@@ -10,10 +10,9 @@ What is read belongs to the event loop; reading and parsing happen in a thread.
 
 import asyncio
 import logging
-import os
 from typing import Final, final
 
-from gantry_access.accounts import Accounts, read_accounts
+from gantry_access.accounts import Accounts, read_accounts, read_file
 from gantry_access.errors import AccessFileError
 from gantry_access.settings import AccessMode
 
@@ -41,7 +40,7 @@ class AccountFile:
 
     def load(self) -> None:
         """Read it for the first time. Blocking. Raises AccessFileError."""
-        data = self._read()
+        data = read_file(self.path, FILE_BYTES_MAX)
         self.accounts = read_accounts(data, self.path, self._mode)
         self._data = data
         log.info("accounts read", extra={"file": self.path, "accounts": len(self.accounts.by_key)})
@@ -70,20 +69,5 @@ class AccountFile:
 
     def _look(self, known: bytes) -> tuple[bytes, Accounts] | None:
         """What the file holds; None when it holds what is known. Runs in a thread and changes nothing."""
-        data = self._read()
+        data = read_file(self.path, FILE_BYTES_MAX)
         return None if data == known else (data, read_accounts(data, self.path, self._mode))
-
-    def _read(self) -> bytes:
-        try:
-            with open(self.path, "rb", opener=_without_waiting) as file:
-                data = file.read(FILE_BYTES_MAX + 1) or b""
-        except OSError as error:
-            raise AccessFileError(f"cannot read {self.path}: {error.strerror}") from error
-        if len(data) > FILE_BYTES_MAX:
-            raise AccessFileError(f"{self.path}: is larger than {FILE_BYTES_MAX} bytes")
-        return data
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """A pipe in the file's place is empty, and holds nobody."""
-    return os.open(path, flags | os.O_NONBLOCK)

@@ -24,6 +24,7 @@ and an administrator with permissions beside it is refused, since RocketMQ would
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, final
@@ -72,6 +73,18 @@ def read_accounts(data: bytes, file: str, mode: AccessMode) -> Accounts:
         return _accounts(read_document(data), mode)
     except AccessFileError as error:
         raise AccessFileError(f"{file}: {error}") from error
+
+
+def read_file(path: str, bytes_max: int) -> bytes:
+    """What is in a file. Raises AccessFileError that names it. A pipe in its place is empty, and is not waited for."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            data = file.read(bytes_max + 1) or b""
+    except OSError as error:
+        raise AccessFileError(f"cannot read {path}: {error.strerror}") from error
+    if len(data) > bytes_max:
+        raise AccessFileError(f"{path}: is larger than {bytes_max} bytes")
+    return data
 
 
 def read_document(data: bytes) -> dict[str, Node]:

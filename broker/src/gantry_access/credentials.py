@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 from typing import Final, final
 
-from gantry_access.accounts import read_document
+from gantry_access.accounts import read_document, read_file
 from gantry_access.errors import AccessFileError
 from gantry_wire.signatures import Credentials
 
@@ -21,14 +21,8 @@ FILE_BYTES_MAX: Final = 64 * 1024
 
 def read_credentials(path: Path | str) -> Credentials:
     """The account in a file. Raises AccessFileError that names the file and what is wrong with it."""
+    data = read_file(str(path), FILE_BYTES_MAX)
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise AccessFileError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        if len(data) > FILE_BYTES_MAX:
-            raise AccessFileError("is too large for a file of credentials")
         return _credentials(data)
     except AccessFileError as error:
         raise AccessFileError(f"{path}: {error}") from error

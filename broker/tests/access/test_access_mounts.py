@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_access import Credentials, signer
+from gantry_access import Credentials, OwnAccount, signer
 from gantry_access.account_file import AccountFile
 from gantry_access.settings import AccessMode
 from gantry_nameserver.server import NameServer
@@ -52,11 +52,14 @@ async def test_a_name_server_follows_a_mounted_file_of_accounts(tmp_path: Path) 
     await server.close()
 
 
-@pytest.mark.parametrize(
+is_spoiled = pytest.mark.parametrize(
     "spoil",
     [lambda path: path.mkdir(), os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.touch()],
     ids=["a directory", "a pipe", "an endless device", "empty"],
 )
+
+
+@is_spoiled
 async def test_what_is_no_file_of_accounts_changes_nothing(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     """Nobody waits for a pipe, nobody fills the memory, and nobody is let in or shut out."""
     path = tmp_path / "plain_acl.yml"
@@ -72,3 +75,18 @@ async def test_what_is_no_file_of_accounts_changes_nothing(tmp_path: Path, spoil
 
     assert file.fault is not None and str(path) in file.fault
     assert file.accounts is before
+
+
+@is_spoiled
+async def test_what_is_no_file_of_credentials_changes_nothing(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    """A server goes on signing as before, and reading does not wait for a pipe or fill the memory."""
+    path = tmp_path / "account.yml"
+    path.write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
+    account = OwnAccount(str(path))
+    path.unlink()
+    spoil(path)
+
+    async with asyncio.timeout(120):
+        await account.refresh()
+
+    assert (account.credentials, account.former) == (ADMIN, None)
