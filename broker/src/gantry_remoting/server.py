@@ -23,7 +23,7 @@ from gantry_remoting.tls_layer import Handshakes
 from gantry_remoting.turns import ReadTurns
 from gantry_wire.command import Command, decode_command
 from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.frame import FRAME_HEAD, Frame, check_frame_head
+from gantry_wire.frame import split_frames
 from gantry_wire.limits import WireLimits
 
 log = logging.getLogger(__name__)
@@ -230,26 +230,21 @@ class CommandService:
         self.answers: Final = answers or DeferredAnswers()
 
     def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
-        position, end = 0, len(data)
+        position = 0
         replies: list[bytes] = []
         reply_bytes = 0
         try:
-            while end - position >= FRAME_HEAD.size and reply_bytes <= PASS_REPLY_BYTES_MAX:
-                total, type_and_header = FRAME_HEAD.unpack_from(data, position)
-                check_frame_head(total, type_and_header, self._limits)
-                frame_end = position + 4 + total
-                if frame_end > end:
-                    break
-                header_end = position + 8 + (type_and_header & 0xFFFFFF)
-                frame = Frame(type_and_header >> 24, data[position + 8 : header_end], data[header_end:frame_end])
+            for frame, end in split_frames(data, self._limits):
                 command = decode_command(frame, self._limits)
                 if not command.is_reply and self.answers.must_wait(command.code, connection):
                     break
-                position = frame_end
+                position = end
                 reply = self._one(command, connection)
                 if reply is not None:
                     replies.append(reply.encode())
                     reply_bytes += len(replies[-1])
+                if reply_bytes > PASS_REPLY_BYTES_MAX:
+                    break
         except RemoteProtocolError:
             connection.send(b"".join(replies))  # what came before the bad frame was done, and its sender is told so
             raise

@@ -3,8 +3,8 @@
     | total 4 | type 1 | header length 3 | header | body |
       total counts everything after itself; the body is what the header leaves
 
-`FrameReader` is incremental and bounded: it refuses a length before it waits for the bytes. `split_frames` is the
-same rule as a plain function over one buffer, for a hot loop that handles all the frames of a read in one pass.
+`split_frames` finds the frames of one buffer. `FrameReader` keeps what is left for the next read, and is bounded: a
+length that is too large is refused before its bytes are waited for.
 """
 
 import struct
@@ -55,6 +55,26 @@ def check_frame_head(total: int, type_and_header: int, limits: WireLimits) -> No
         raise RemoteProtocolError(f"unknown header serialization {type_and_header >> 24}")
 
 
+def split_frames(data: bytes | bytearray, limits: WireLimits) -> Iterator[tuple[Frame, int]]:
+    """Every whole frame at the start of `data`, each with where it ends.
+
+    Raises RemoteProtocolError for a bad one, also when only its length is there yet.
+    """
+    position, size = 0, len(data)
+    while size - position >= FRAME_HEAD.size:
+        total, type_and_header = FRAME_HEAD.unpack_from(data, position)
+        check_frame_head(total, type_and_header, limits)
+        end = position + 4 + total
+        if end > size:
+            return
+        header_end = position + FRAME_HEAD.size + (type_and_header & HEADER_LENGTH_MASK)
+        header, body = bytes(data[position + FRAME_HEAD.size : header_end]), bytes(data[header_end:end])
+        yield Frame(type_and_header >> 24, header, body), end
+        position = end
+    if size - position >= 4:
+        check_frame_head(int.from_bytes(data[position : position + 4], "big"), 0, limits)
+
+
 class FrameReader:
     """Bytes in, frames out. Holds at most one incomplete frame, and never more than its limit."""
 
@@ -76,22 +96,7 @@ class FrameReader:
         buffer += data
         position = 0
         try:
-            while len(buffer) - position >= 4:
-                total = int.from_bytes(buffer[position : position + 4], "big")
-                if total + 4 > self._limits.frame_bytes_max or total < 4:
-                    check_frame_head(total, 0, self._limits)
-                if len(buffer) - position < 8:
-                    break
-                total, type_and_header = FRAME_HEAD.unpack_from(buffer, position)
-                check_frame_head(total, type_and_header, self._limits)
-                end = position + 4 + total
-                if end > len(buffer):
-                    break
-                header_end = position + 8 + (type_and_header & HEADER_LENGTH_MASK)
-                frame = Frame(
-                    type_and_header >> 24, bytes(buffer[position + 8 : header_end]), bytes(buffer[header_end:end])
-                )
-                position = end
+            for frame, position in split_frames(buffer, self._limits):  # noqa: B007 - used at the end
                 yield frame
         finally:
             del buffer[:position]
