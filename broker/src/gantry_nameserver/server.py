@@ -72,36 +72,35 @@ class NameServer:
             account_of=lambda: None if guard is None else guard.asked_by,
         )
         inside = settings.listener(settings.listen_port)
-        self._service = CommandService(dispatch, disconnected=self._disconnected, answers=DeferredAnswers(inside))
-        self._listener = Listener(self._service, inside)
-        self._outside: Listener | None = None
+        service = CommandService(dispatch, disconnected=self._disconnected, answers=DeferredAnswers(inside))
+        self._ports = [(Listener(service, inside), service)]
+        """The port for the network first, then that for clients outside of it, if there is one."""
         if settings.external_listen_port:
             outside = settings.listener(settings.external_listen_port)
-            self._outside_service = CommandService(
-                seen_from_outside(dispatch, self.routes.brokers), answers=DeferredAnswers(outside)
-            )
-            self._outside = Listener(self._outside_service, outside)
+            dispatch = seen_from_outside(dispatch, self.routes.brokers)
+            service = CommandService(dispatch, answers=DeferredAnswers(outside))
+            self._ports.append((Listener(service, outside), service))
         self._scanner: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._lock: int | None = None
 
     def __repr__(self) -> str:
-        return f"<NameServer {self._listener!r} {self.routes!r}>"
+        return f"<NameServer {self._ports[0][0]!r} {self.routes!r}>"
 
     @property
     def port(self) -> int:
         """The port that is listened on."""
-        return self._listener.port
+        return self._ports[0][0].port
 
     async def start(self) -> None:
         """Begin to serve. Raises DirectoryInUse, OSError, SettingsError or KeyValueCorrupt."""
         await asyncio.to_thread(self._open_directory)
         try:
-            await self._listener.start()
-            if self._outside is not None:
-                await self._outside.start()
+            for listener, _ in self._ports:
+                await listener.start()
         except BaseException:
-            await self._listener.close()  # if it was the other one that could not be opened
+            for listener, _ in self._ports:
+                await listener.close()
             self._unlock()
             raise
         self._scanner = asyncio.create_task(self._scan(), name="scan for silent brokers")
@@ -114,11 +113,9 @@ class NameServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._listener.close()
-        await self._service.drain()
-        if self._outside is not None:
-            await self._outside.close()
-            await self._outside_service.drain()
+        for listener, service in self._ports:
+            await listener.close()
+            await service.drain()
         self._unlock()
 
     def expire(self) -> list[LiveBroker]:
