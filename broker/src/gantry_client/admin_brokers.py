@@ -19,6 +19,7 @@ from gantry_wire.commands.admin import (
 from gantry_wire.commands.clients import ConsumerGroup, MessageQueue
 from gantry_wire.commands.nameserver import MASTER_ID, BrokerName, KeyValueTable
 from gantry_wire.names import AUTO_CREATE_TOPIC
+from gantry_wire.properties_text import property_lines, split_property
 
 
 @final
@@ -73,10 +74,8 @@ class Brokers:
         """A broker's effective settings, by RocketMQ's names."""
         self._session.require_open()
         reply = await self._session.calls.demand(address, RequestCode.GET_BROKER_CONFIG)
-        lines = (line.partition("=") for line in reply.body.decode("utf-8", "replace").splitlines())
-        return {
-            name.strip(): value.strip() for name, separator, value in lines if separator and not name.startswith("#")
-        }
+        lines = property_lines(reply.body.decode("utf-8", "replace"))
+        return dict(entry for _, line in lines if (entry := split_property(line)) is not None)
 
     # ------- tables of one broker, for which no name server is asked
 

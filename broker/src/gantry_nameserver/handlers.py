@@ -13,7 +13,7 @@ from gantry_nameserver.kv import KeyValueError, KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings, NotPermitted
 from gantry_nameserver.registration import read_registration
 from gantry_nameserver.routes import BrokerRegistration, RegistrationRefused, RouteTable
-from gantry_nameserver.settings import SettingsError, entries_of, read_properties, write_properties
+from gantry_nameserver.settings import SettingsError, entries_of
 from gantry_nameserver.topics import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION
 from gantry_remoting.addresses import split_address
 from gantry_remoting.first_time import FirstTime
@@ -23,6 +23,7 @@ from gantry_wire.commands import nameserver as wire
 from gantry_wire.commands.admin import DataVersion, TopicListing, TopicName
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.fields import FieldError
+from gantry_wire.properties_text import read_properties, write_properties
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from gantry_access import AccessMode, AccessSettings
 from gantry_nameserver.routes import RouteLimits
 from gantry_remoting.settings import ListenerSettings, TlsMode, TlsSettings, listener_tls
 from gantry_wire.limits import FRAME_BYTES_MAX
+from gantry_wire.properties_text import read_properties
 
 log = logging.getLogger(__name__)
 
@@ -220,28 +221,6 @@ def read_settings_file(path: Path) -> dict[str, str]:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise SettingsError(f"{path}: {error}") from error
-
-
-def read_properties(text: str) -> dict[str, str]:
-    """The entries of Java's properties text, `key=value` lines; later ones win.
-
-    Raises ValueError for a line that is no entry.
-    """
-    entries: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
-        if not stripped or stripped[0] in "#!":
-            continue
-        ends = [end for end in (stripped.find("="), stripped.find(":")) if end > 0]
-        if not ends:
-            raise ValueError(f"line {number} is no key=value: {stripped[:60]!r}")
-        entries[stripped[: min(ends)].strip()] = stripped[min(ends) + 1 :].strip()
-    return entries
-
-
-def write_properties(entries: dict[str, str]) -> str:
-    """`entries` as lines, sorted."""
-    return "".join(f"{key}={value}\n" for key, value in sorted(entries.items()))
 
 
 def _tls(entries: dict[str, str]) -> TlsSettings | None:

@@ -12,6 +12,7 @@ whatever else could be a secret, are not.
 import json
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from gantry_remoting.addresses import join_address
@@ -20,6 +21,7 @@ from gantry_remoting.server import Answer, Dispatch
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.fastjson import loads
+from gantry_wire.properties_text import property_lines, split_property
 
 LOGGER: Final = "gantry.audit"
 CHARACTERS_MAX: Final = 200
@@ -119,9 +121,8 @@ def subject(command: Command) -> dict[str, Any]:
 
 
 def _property_names(body: bytes) -> list[str]:
-    lines = body[: 64 * 1024].decode("utf-8", "replace").splitlines()
-    names = [line.partition("=")[0].strip() for line in lines if line.strip() and line.strip()[0] not in "#!"]
-    return [bounded(name) for name in names[:NAMES_MAX]]
+    entries = (split_property(line) for _, line in property_lines(body[: 64 * 1024].decode("utf-8", "replace")))
+    return ["not readable" if entry is None else bounded(entry[0]) for entry in islice(entries, NAMES_MAX)]
 
 
 def _body_names(body: bytes) -> dict[str, Any]:

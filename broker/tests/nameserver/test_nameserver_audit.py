@@ -75,6 +75,20 @@ async def test_forbidden_settings_are_named(channel: Channel, caplog: pytest.Log
     assert (line["outcome"], line["on"]) == (16, {"keys": ["kvConfigPath"]})
 
 
+@pytest.mark.parametrize("line", ["kvConfigPath:hunter2", "kvConfigPath = hunter2"])
+async def test_values_of_settings_are_not_in_the_audit_log(
+    channel: Channel, caplog: pytest.LogCaptureFixture, line: str
+) -> None:
+    """However Java writes properties; what is no property is not quoted, for it may be a secret."""
+    await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, body=line.encode())
+    await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true\nhunter2")
+
+    first, second = lines(caplog)
+    assert first["on"] == {"keys": ["kvConfigPath"]}
+    assert second["on"] == {"keys": ["orderMessageEnable", "not readable"]}
+    assert "hunter2" not in json.dumps([first, second])
+
+
 @pytest.mark.parametrize("is_watched", [True, False], ids=["watched", "twin"])
 async def test_the_one_place_is_what_writes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_watched: bool

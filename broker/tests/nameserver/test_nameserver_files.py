@@ -12,12 +12,11 @@ from gantry_nameserver.settings import (
     NameServerSettings,
     SettingsError,
     entries_of,
-    read_properties,
     read_settings_file,
     with_entries,
-    write_properties,
 )
 from gantry_remoting.small_file import replace_file
+from gantry_wire.properties_text import read_properties, write_properties
 
 
 async def test_refused_write_leaves_memory_as_the_disk_is(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import pytest
 from objects_scene import broker_sets, containers, facts, group, is_selected, of_kind, pods_of, rendered, template_hash
 
 from gantry_broker.registration import parse_addresses
-from gantry_nameserver.settings import NameServerSettings, read_properties, with_entries
+from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_operator.objects import names, outside_address
+from gantry_wire.properties_text import read_properties
 
 OUTSIDE: dict[str, Any] = {"access": {"external": {"type": "LoadBalancer", "annotations": {"example.com/pool": "a"}}}}
 

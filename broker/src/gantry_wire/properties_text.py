@@ -1,0 +1,37 @@
+"""Java's properties text, as settings travel and as `.conf` files are written: `key=value` or `key:value` lines.
+
+Errors name the line by its number. What is in it may be a secret that was sent by mistake.
+"""
+
+from collections.abc import Iterator
+
+
+def property_lines(text: str) -> Iterator[tuple[int, str]]:
+    """(number, content) of every line that is neither blank nor a comment."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if stripped and stripped[0] not in "#!":
+            yield number, stripped
+
+
+def split_property(line: str) -> tuple[str, str] | None:
+    """Key and value of an entry; None for a line that is none."""
+    ends = [end for end in (line.find("="), line.find(":")) if end > 0]
+    return (line[: min(ends)].strip(), line[min(ends) + 1 :].strip()) if ends else None
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """The entries of `text`; later ones win. Raises ValueError for a line that is no entry."""
+    entries: dict[str, str] = {}
+    for number, line in property_lines(text):
+        entry = split_property(line)
+        if entry is None:
+            raise ValueError(f"line {number} is not key=value")
+        key, value = entry
+        entries[key] = value
+    return entries
+
+
+def write_properties(entries: dict[str, str]) -> str:
+    """`entries` as lines, sorted."""
+    return "".join(f"{key}={value}\n" for key, value in sorted(entries.items()))
