@@ -70,8 +70,23 @@ class SendReceipt:
         return self.status is SendStatus.SEND_OK
 
 
+class Tagged:
+    """Tags and keys of what was sent, which travel among its properties."""
+
+    __slots__ = ()
+    properties: dict[str, str]
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(names.TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.properties.get(names.KEYS, "").split())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedMessage:
+class ReceivedMessage(Tagged):
     """One message as a consumer gets it."""
 
     topic: str
@@ -104,14 +119,6 @@ class ReceivedMessage:
     def message_id(self) -> str:
         """The id that the sender gave the message, or the broker's where the sender gave none."""
         return self.properties.get(names.UNIQUE_KEY) or self.offset_message_id
-
-    @property
-    def tags(self) -> str | None:
-        return self.properties.get(names.TAGS)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(self.properties.get(names.KEYS, "").split())
 
 
 def received(

@@ -28,7 +28,7 @@ from gantry_client.errors import (
     NoRoute,
     UnreadableBody,
 )
-from gantry_client.messages import Message, ReceivedMessage, SendReceipt, SendStatus
+from gantry_client.messages import Message, ReceivedMessage, SendReceipt, SendStatus, Tagged
 from gantry_client.outgoing import prepare
 from gantry_client.routes import Route
 from gantry_client.session import Session
@@ -62,7 +62,7 @@ _TAKEN: Final = frozenset(status.value for status in SendStatus)
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Tagged):
     """What somebody answered to a request."""
 
     body: bytes = field(repr=False)
@@ -72,14 +72,6 @@ class Reply:
     born_timestamp_ms: int = 0
     born_host: str = ""
     """Where the replier is."""
-
-    @property
-    def tags(self) -> str | None:
-        return self.properties.get(names.TAGS)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(self.properties.get(names.KEYS, "").split())
 
 
 @final
