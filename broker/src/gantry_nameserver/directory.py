@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import final
 
 from gantry_wire.commands.admin import DataVersion
-from gantry_wire.commands.nameserver import MASTER_ID, BrokerData
+from gantry_wire.commands.nameserver import BrokerData
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,9 +130,8 @@ class BrokerDirectory:
     def of_connection(self, connection: object) -> list[LiveBroker]:
         return [live for live in self._live.values() if live.connection is connection]
 
-    def master_of(self, name: str) -> LiveBroker | None:
-        """The live entry of the name's master, if it has one."""
+    def holder(self, name: str, broker_id: int) -> LiveBroker | None:
+        """The live entry that has this id under the name, if there is one."""
         broker = self._names.get(name)
-        if broker is None or MASTER_ID not in broker.broker_addrs:
-            return None
-        return self._live.get((broker.cluster, broker.broker_addrs[MASTER_ID]))
+        address = None if broker is None else broker.broker_addrs.get(broker_id)
+        return None if broker is None or address is None else self._live.get((broker.cluster, address))

@@ -222,15 +222,12 @@ class RouteTable:
             raise RegistrationRefused(f"the name server would hold more than {self._limits.topics_max} topics")
 
     def _holds_id(self, registration: BrokerRegistration, *, any_address: bool = False) -> bool:
-        broker = self.brokers.named(registration.name)
-        held = None if broker is None else broker.broker_addrs.get(registration.broker_id)
-        return held is not None and (any_address or held == registration.address)
+        holder = self.brokers.holder(registration.name, registration.broker_id)
+        return holder is not None and (any_address or holder.address == registration.address)
 
     def _is_outdated(self, registration: BrokerRegistration) -> bool:
         """Whether a newer holder of the same id lives."""
-        broker = self.brokers.named(registration.name)
-        held = None if broker is None else broker.broker_addrs.get(registration.broker_id)
-        holder = None if broker is None or held is None else self.brokers.live(broker.cluster, held)
+        holder = self.brokers.holder(registration.name, registration.broker_id)
         if holder is None or holder.version.state_version <= registration.topics.data_version.state_version:
             return False
         if holder.address == registration.address and holder.connection is registration.connection:
@@ -262,7 +259,7 @@ class RouteTable:
                     self.topics.put_mapping(mapping)
 
     def _master_for(self, registration: BrokerRegistration) -> RegisterBrokerResult:
-        master = None if registration.broker_id == MASTER_ID else self.brokers.master_of(registration.name)
+        master = None if registration.broker_id == MASTER_ID else self.brokers.holder(registration.name, MASTER_ID)
         if master is None:
             return RegisterBrokerResult()
         return RegisterBrokerResult(ha_server_addr=master.ha_address, master_addr=master.address)
