@@ -208,29 +208,6 @@ def test_a_module_of_the_server_outside_its_layers_is_refused(tree: Path) -> Non
     assert "stray" in result.stdout
 
 
-def test_the_layers_of_the_command_line_are_kept(tree: Path) -> None:
-    """Groups of commands use what all share, `local` none of those above it, and a new module is given a layer."""
-    package = tree / "operator/src/gantry_cli"
-    for name in ("output", "group", "kube", "local/state", "local/supervisor"):
-        (package / f"{name}.py").write_text("")
-    (package / "kube.py").write_text("import gantry_cli.local\nimport gantry_cli.output\n")
-    (package / "local/supervisor.py").write_text("import gantry_cli.local.state\n")
-    assert lint(tree).returncode == 0
-
-    (package / "kube.py").write_text("")
-    (package / "local/supervisor.py").write_text("import gantry_cli.kube\nimport gantry_cli.group\n")
-    (package / "local/state.py").write_text("import gantry_cli.local.supervisor\n")
-    (package / "stray.py").write_text("")
-    (package / "local/lost.py").write_text("")
-    result = lint(tree)
-
-    assert result.returncode == 1, result.stdout + result.stderr
-    assert "gantry_cli.local.supervisor -> gantry_cli.kube" in result.stdout
-    assert "gantry_cli.local.supervisor -> gantry_cli.group" in result.stdout
-    assert "gantry_cli.local.state -> gantry_cli.local.supervisor" in result.stdout
-    assert "stray" in result.stdout and "lost" in result.stdout
-
-
 @pytest.mark.verify(quick=2)
 @pytest.mark.parametrize("package", LAYERED)
 def test_layers_of_a_package_are_kept(tree: Path, package: str) -> None:
@@ -284,41 +261,3 @@ def test_a_cycle_of_imports_is_refused(tree: Path) -> None:
 
     assert result.returncode == 1, result.stdout + result.stderr
     assert "No cycles are allowed in gantry_wire" in result.stdout
-
-
-LAYERED = [
-    ("gantry_spec", "manifest", "decide"),
-    ("gantry_admin", "observed_broker", "sidecar"),
-    ("gantry_operator", "observe", "execute"),
-]
-"""Of the control plane: a package, one of its layers, and a higher one."""
-
-
-@pytest.mark.verify(quick=1)
-@pytest.mark.parametrize(("package", "lower", "higher"), LAYERED, ids=[package for package, _, _ in LAYERED])
-def test_an_import_across_the_layers_of_the_control_plane_is_refused(
-    tree: Path, package: str, lower: str, higher: str
-) -> None:
-    """A higher layer imports a lower one, and never the other way round."""
-    place = tree / "operator/src" / package
-    (place / f"{lower}.py").write_text("")
-    (place / f"{higher}.py").write_text(f"import {package}.{lower}\n")
-    assert lint(tree).returncode == 0
-
-    (place / f"{higher}.py").write_text("")
-    (place / f"{lower}.py").write_text(f"import {package}.{higher}\n")
-    result = lint(tree)
-
-    assert result.returncode == 1, result.stdout + result.stderr
-    assert f"{package}.{lower} -> {package}.{higher}" in result.stdout
-
-
-def test_a_module_of_the_control_plane_outside_its_layers_is_refused(tree: Path) -> None:
-    """A new module of the spec, the sidecar or the operator is given a layer."""
-    for package, _, _ in LAYERED:
-        (tree / "operator/src" / package / f"stray_of_{package}.py").write_text("")
-
-    result = lint(tree)
-
-    assert result.returncode == 1, result.stdout + result.stderr
-    assert all(f"stray_of_{package}" in result.stdout for package, _, _ in LAYERED)
