@@ -27,6 +27,7 @@ from gantry_broker.store.settings import (
 )
 from gantry_remoting import bare_host
 from gantry_remoting.file_access import FileAccess
+from gantry_wire.properties_text import property_lines
 
 TOLERANT_KEY: Final = "ignoreUnknownSettings"
 
@@ -170,15 +171,12 @@ _LATER: Final[dict[str, str]] = {
 
 
 def parse_properties_file(text: str) -> dict[str, str]:
-    """`key=value` lines; `#` and `!` begin comments."""
+    """`key=value` lines; `#` and `!` begin comments. Errors never show a line: it may be a secret sent by mistake."""
     pairs: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
+    for number, line in property_lines(text):
         key, separator, value = line.partition("=")
         if not separator or not key.strip():
-            raise SettingsError(f"line {number}: {line[:80]!r} is not key=value")
+            raise SettingsError(f"line {number} is not key=value")
         if key.strip() in pairs:
             raise SettingsError(f"line {number}: {key.strip()} is set twice")
         pairs[key.strip()] = value.strip()

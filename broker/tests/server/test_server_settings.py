@@ -190,6 +190,14 @@ def test_a_line_that_is_no_pair_is_named(text: str, message: str) -> None:
         parse_properties_file(text)
 
 
+def test_error_does_not_show_the_line() -> None:
+    """A line that is no property may be a secret: the error, which the audit log shows, names only its number."""
+    with pytest.raises(SettingsError) as refused:
+        parse_properties_file("a=b\nsecretKey hunter2\n")
+    assert "line 2" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_a_value_may_hold_an_equals_sign() -> None:
     """Only the first equals sign separates."""
     assert parse_properties_file("storePathRootDir = /a=b/c ") == {"storePathRootDir": "/a=b/c"}
