@@ -22,6 +22,7 @@ from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.nameserver import (
+    MASTER_ID,
     KeyValueTable,
     RegisterBroker,
     RegisterBrokerBody,
@@ -34,7 +35,6 @@ log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_MS: Final = 3_000
 RETRY_S: Final = 1.0
-MASTER_ID: Final = 0
 SETTLE_S: Final = 0.02
 """Changes that come within this time go out together."""
 MASTER_KEY: Final = "master"

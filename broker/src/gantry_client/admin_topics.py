@@ -21,7 +21,7 @@ from gantry_wire.commands.nameserver import (
     KeyValueAddress,
     PutKeyValue,
 )
-from gantry_wire.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS, is_retry_or_dead_letter, reply_topic
+from gantry_wire.names import AUTO_CREATE_TOPIC, is_internal_topic, reply_topic
 
 ROUTE_POLL_MS: Final = 20
 """How often a name server is asked whether it knows a new topic yet."""
@@ -120,7 +120,7 @@ class Topics:
         if with_internal:
             return topics
         internal = await self._broker_topics()
-        return [topic for topic in topics if topic not in internal and not _is_internal(topic)]
+        return [topic for topic in topics if topic not in internal and not is_internal_topic(topic)]
 
     async def route(self, topic: str) -> Route:
         """Where `topic` is now, asked anew. Raises NoRoute."""
@@ -177,7 +177,3 @@ def _changes(attributes: Mapping[str, str | None]) -> str:
             raise ValueError(f"an attribute is a name and a value, without + - = and commas: {name!r}")
         parts.append(f"-{name}" if value is None else f"+{name}={value}")
     return ",".join(parts)
-
-
-def _is_internal(topic: str) -> bool:
-    return topic in SYSTEM_TOPICS or is_retry_or_dead_letter(topic) or topic.startswith("rmq_sys_")

@@ -61,6 +61,9 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
 UNSHOWN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC})
 """Topics that only the broker itself reads: who could read them would see what was never committed."""
 
+_INTERNAL_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
+_REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 
 
@@ -117,11 +120,24 @@ def dead_letter_topic(group: str) -> str:
 
 def reply_topic(cluster: str) -> str:
     """Where replies of a cluster are sent; brokers push them on, and keep a copy."""
-    return f"{cluster}_REPLY_TOPIC"
+    return cluster + _REPLY_SUFFIX
 
 
 def is_retry_or_dead_letter(topic: str) -> bool:
     return topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+
+
+def is_internal_topic(topic: str) -> bool:
+    """Whether it is one of RocketMQ's own topics, and left out where topics are not named one by one.
+
+    Brokers and clusters also have topics of their own names, which only name servers can tell.
+    """
+    return (
+        topic in SYSTEM_TOPICS
+        or is_retry_or_dead_letter(topic)
+        or topic.startswith(_INTERNAL_PREFIXES)
+        or topic.endswith(_REPLY_SUFFIX)
+    )
 
 
 def is_system_group(group: str) -> bool:

@@ -8,7 +8,6 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import StoreCorrupt
-from gantry_broker.server.core.topics import PERM_WRITE
 from gantry_remoting import ConnectionClosed
 from gantry_testing.local import (
     GROUP,
@@ -24,6 +23,7 @@ from gantry_testing.local import (
 )
 from gantry_wire import Command
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
+from gantry_wire.commands.nameserver import PERMISSION_WRITE
 from gantry_wire.message import decode_records
 
 LONG_MS = 60_000
@@ -186,7 +186,7 @@ async def test_an_unknown_group_is_refused_without_auto_creation(tmp_path: Path)
 
 async def test_a_topic_that_may_not_be_read_is_refused(broker: Broker, client: Dialogue) -> None:
     """A topic without the right to read is 16, a queue beyond its read queues 29."""
-    broker.core.topics.put(TopicConfig(topic_name="WriteOnly", perm=PERM_WRITE))
+    broker.core.topics.put(TopicConfig(topic_name="WriteOnly", perm=PERMISSION_WRITE))
     broker.core.topics.put(TopicConfig(topic_name="Narrow", read_queue_nums=2, write_queue_nums=4))
 
     assert (await client.pull(topic="WriteOnly")).code == 16

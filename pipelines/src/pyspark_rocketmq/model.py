@@ -7,28 +7,10 @@ is done again, by another worker and from another replica, gives the same rows i
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, final
-
-from gantry_wire.names import SYSTEM_TOPICS, is_retry_or_dead_letter
+from typing import final
 
 MASTER = 0
 """The number of the broker that is written to; slaves have 1 and more."""
-
-SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
-REPLY_SUFFIX: Final = "_REPLY_TOPIC"
-
-
-def is_internal(topic: str) -> bool:
-    """Return whether a topic is RocketMQ's own, and left out where topics are not named one by one.
-
-    Brokers and clusters also have topics of their own names, which only name servers can tell.
-    """
-    return (
-        topic in SYSTEM_TOPICS
-        or is_retry_or_dead_letter(topic)
-        or topic.startswith(SYSTEM_PREFIXES)
-        or topic.endswith(REPLY_SUFFIX)
-    )
 
 
 class TransportKind(StrEnum):

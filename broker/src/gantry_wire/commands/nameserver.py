@@ -14,7 +14,9 @@ MASTER_ID: Final = 0
 """The broker id of a master; every other id is a slave's."""
 PERMISSION_READ: Final = 4
 PERMISSION_WRITE: Final = 2
-"""What clients may do with a topic's queues: the sum of these."""
+PERMISSION_INHERIT: Final = 1
+PERMISSION_NORMAL: Final = PERMISSION_READ | PERMISSION_WRITE
+"""What clients may do with a topic's queues, and whether a topic that is created takes them over: the sum of these."""
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 """Where the key-value table has how the messages of ordered topics are spread over queues."""
 

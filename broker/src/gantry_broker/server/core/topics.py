@@ -13,12 +13,9 @@ import msgspec
 from gantry_broker.ports import Clock
 from gantry_wire import names
 from gantry_wire.commands.admin import DataVersion, TopicConfig, TopicConfigTable
+from gantry_wire.commands.nameserver import PERMISSION_INHERIT, PERMISSION_NORMAL, PERMISSION_WRITE
 from gantry_wire.fastjson import ObjectKey
 
-PERM_READ: Final = 4
-PERM_WRITE: Final = 2
-PERM_INHERIT: Final = 1
-PERM_NORMAL: Final = PERM_READ | PERM_WRITE
 QUEUES_MAX: Final = 65536
 """No topic has more queues on one broker; every queue costs a file once it is used."""
 
@@ -30,10 +27,10 @@ def system_topics(
 ) -> list[TopicConfig]:
     """The topics that every broker has, as RocketMQ 5.3.3 makes them; one for traces only where it is asked for."""
 
-    def topic(name: str, queues: int, perm: int = PERM_NORMAL) -> TopicConfig:
+    def topic(name: str, queues: int, perm: int = PERMISSION_NORMAL) -> TopicConfig:
         return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
-    with_inheritance = PERM_NORMAL | PERM_INHERIT
+    with_inheritance = PERMISSION_NORMAL | PERMISSION_INHERIT
     topics = [
         topic(names.SELF_TEST_TOPIC, 1),
         topic(names.BENCHMARK_TOPIC, 1024),
@@ -103,14 +100,16 @@ class TopicTable:
         self.is_auto_creating = is_allowed
         if is_allowed:
             self._system.add(names.AUTO_CREATE_TOPIC)
-            self.ensure(names.AUTO_CREATE_TOPIC, queues, PERM_NORMAL | PERM_INHERIT)
+            self.ensure(names.AUTO_CREATE_TOPIC, queues, PERMISSION_NORMAL | PERMISSION_INHERIT)
 
     def adopt_queues(self, queues: Mapping[str, list[int]]) -> list[str]:
         """Add topics that have queues on disk and no entry here; returns their names."""
         adopted = [topic for topic in queues if topic not in self._topics and names.topic_fault(topic) is None]
         for topic in adopted:
             count = max(queues[topic], default=0) + 1
-            self.put(TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count, perm=PERM_NORMAL))
+            self.put(
+                TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count, perm=PERMISSION_NORMAL)
+            )
         return adopted
 
     def put(self, config: TopicConfig) -> None:
@@ -135,7 +134,7 @@ class TopicTable:
         self._changed(topic)
         return True
 
-    def ensure(self, topic: str, queues: int, perm: int = PERM_NORMAL) -> TopicConfig:
+    def ensure(self, topic: str, queues: int, perm: int = PERMISSION_NORMAL) -> TopicConfig:
         """The topic, made with `queues` queues when it is missing."""
         config = self._topics.get(topic)
         if config is None:
@@ -157,10 +156,10 @@ class TopicTable:
         if template == names.AUTO_CREATE_TOPIC and not self.is_auto_creating:
             return None  # the table may still have the template, from a time when it was allowed
         source = self._topics.get(template)
-        if source is None or not source.perm & PERM_INHERIT:
+        if source is None or not source.perm & PERMISSION_INHERIT:
             return None
         count = max(1, min(queues, source.write_queue_nums))
-        perm = source.perm & ~PERM_INHERIT
+        perm = source.perm & ~PERMISSION_INHERIT
         return TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count, perm=perm)
 
     def document(self) -> TopicConfigTable:
@@ -198,7 +197,7 @@ def published_topics(own: TopicConfigTable, epoch: int, *, is_withdrawn: bool) -
     if is_withdrawn:
         # A table is taken when its version is another one: this one is never that of a table with all permissions.
         version = msgspec.structs.replace(version, counter=-1 - version.counter)
-        topics = {name: msgspec.structs.replace(one, perm=one.perm & ~PERM_WRITE) for name, one in topics.items()}
+        topics = {name: msgspec.structs.replace(one, perm=one.perm & ~PERMISSION_WRITE) for name, one in topics.items()}
     return msgspec.structs.replace(own, data_version=version, topic_config_table=topics)
 
 

@@ -8,12 +8,12 @@ from gantry_broker.errors import BrokerError, QueueRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refusal, Refused, store_refusal
-from gantry_broker.server.core.topics import PERM_READ
 from gantry_broker.server.pull.pull_hold import FilterBudget, HeldPull, PullHold
 from gantry_broker.store.reader import ReadResult, ReadStatus
 from gantry_remoting import Connection
 from gantry_status import RefusalReason
 from gantry_wire import Command, RequestCode, ResponseCode, names
+from gantry_wire.commands.nameserver import PERMISSION_READ
 from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
 from gantry_wire.filters import MessageFilter, TagFilter, is_tag_type, parse_filter
 
@@ -218,7 +218,7 @@ class PullHandlers:
         config = core.topics.find(pull.topic)
         if config is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{pull.topic[:300]}] not exist, apply first please!")
-        if not config.perm & PERM_READ or pull.topic in names.UNSHOWN_TOPICS:
+        if not config.perm & PERMISSION_READ or pull.topic in names.UNSHOWN_TOPICS:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden")
         if not 0 <= pull.queue_id < config.read_queue_nums:
             raise Refused(

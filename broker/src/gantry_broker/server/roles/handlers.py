@@ -17,9 +17,9 @@ from gantry_remoting import Connection, join_address
 from gantry_status.orders import HaRole
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import HaExchange
+from gantry_wire.commands.nameserver import MASTER_ID
 from gantry_wire.fastjson import dumps
 
-MASTER_ID: Final = 0
 _PHYSICAL: Final = struct.Struct(">28xq")
 """A record's own offset in the log."""
 

@@ -15,7 +15,6 @@ from gantry_broker.errors import BrokerError
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.refusals import Refused, check_topic_name, store_refusal
 from gantry_broker.server.core.send_routes import json_text
-from gantry_broker.server.core.topics import PERM_NORMAL
 from gantry_broker.server.send.send_path import NO_ANSWER, SendPath
 from gantry_broker.store.draft import Draft
 from gantry_remoting import Connection
@@ -25,6 +24,7 @@ from gantry_wire import properties as keys
 from gantry_wire.batch import BatchEntry, decode_batch
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.commands.fields import FieldError
+from gantry_wire.commands.nameserver import PERMISSION_NORMAL
 from gantry_wire.commands.send import SendMessage, SendMessageV2
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.hashing import tags_code
@@ -307,7 +307,7 @@ def refuse(command: Command, code: ResponseCode, remark: str) -> bytes | None:
 
 def one_queue(topic: str) -> TopicConfig:
     """A retry or dead letter topic as RocketMQ makes it."""
-    return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=PERM_NORMAL)
+    return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=PERMISSION_NORMAL)
 
 
 def read_send(command: Command) -> SendMessageV2:

@@ -12,12 +12,12 @@ message that is on the disk already needs no other place in the order.
 
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
-from gantry_broker.server.core.topics import PERM_WRITE
 from gantry_broker.server.send.handlers import Outgoing, SendHandlers
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire import properties as keys
 from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.nameserver import PERMISSION_WRITE
 from gantry_wire.commands.send import SendBack, SendMessageV2
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_record
@@ -93,7 +93,7 @@ def _outgoing(sends: SendHandlers, back: SendBack, group: SubscriptionGroupConfi
         queue_id = sends.random.randrange(max(1, min(group.retry_queue_nums, config.write_queue_nums)))
         level = back.delay_level or FIRST_RETRY_LEVEL + original.reconsume_times
         properties[keys.DELAY_LEVEL] = str(level)
-    if not config.perm & PERM_WRITE:
+    if not config.perm & PERMISSION_WRITE:
         raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
     times = min(original.reconsume_times + 1, RECONSUME_TIMES_MAX)
     return Outgoing(topic, queue_id, original.body, properties, times)
