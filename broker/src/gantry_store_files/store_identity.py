@@ -17,7 +17,7 @@ same store shows that the other was rolled back.
 from __future__ import annotations
 
 from secrets import token_hex
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import msgspec
 
@@ -157,6 +157,11 @@ class IdentityCopies(NamedTuple):
     own_fault: str = ""
     twin_fault: str = ""
 
+    @classmethod
+    def of(cls, own: tuple[StoreIdentity | None, str], twin: tuple[StoreIdentity | None, str]) -> Self:
+        """Two copies, each with its fault."""
+        return cls(own[0], twin[0], own[1], twin[1])
+
     @property
     def chosen(self) -> StoreIdentity | None:
         """The copy that counts: ``store.json``, unless its twin has seen more starts of the same store."""
@@ -182,9 +187,9 @@ class IdentityCopies(NamedTuple):
 
 def read_copies(disk: StoreDisk, root: str) -> IdentityCopies:
     """Both copies of the identity of the store in ``root``. Raises ``OSError`` where one cannot be read at all."""
-    own, own_fault = sealed_or_fault(disk, f"{root}/{IDENTITY_FILE}", StoreIdentity)
-    twin, twin_fault = sealed_or_fault(disk, f"{root}/{IDENTITY_TWIN}", StoreIdentity)
-    return IdentityCopies(own, twin, own_fault, twin_fault)
+    return IdentityCopies.of(
+        *(sealed_or_fault(disk, f"{root}/{name}", StoreIdentity) for name in (IDENTITY_FILE, IDENTITY_TWIN))
+    )
 
 
 def read_identity(disk: StoreDisk, root: str) -> StoreIdentity | None:

@@ -72,7 +72,7 @@ def parse_table(data: bytes, check: Check = lambda document: None) -> TableCopy:
     try:
         check(document)
     except ValueError as error:
-        return TableCopy(fault=str(error))
+        return TableCopy(fault=str(error) or "it has another form")
     return TableCopy(document, edition)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -204,6 +205,40 @@ def test_with_both_copies_damaged_nothing_starts(place: tuple[Disk, str]) -> Non
 
     with pytest.raises(ConfigCorrupt, match=r"store\.json.*CRC.*store\.json\.bak.*CRC"):
         IdentityFile(disk, root).read()
+
+
+def test_a_directory_in_its_place_is_no_proof_of_a_new_store(tmp_path: Path) -> None:
+    """What cannot be read stops the start; only where there is nothing by that name the store has no identity."""
+    (tmp_path / "store.json").mkdir()
+
+    with pytest.raises(OSError, match="directory"):
+        IdentityFile(RealDisk(), str(tmp_path)).read()
+
+
+@pytest.mark.needs_root
+def test_a_copy_that_may_only_be_read_is_used(tmp_path: Path) -> None:
+    """As one that was put back from a backup: its successor is renamed into its place, so nothing opens it to write."""
+    place = tmp_path / "store"
+    place.mkdir(mode=0o777)
+    place.chmod(0o777)
+    written = identity(Epoch(1, 0))
+    IdentityFile(RealDisk(), str(place)).write(written)
+    for name in ("store.json", "store.json.bak"):
+        (place / name).chmod(0o444)
+
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        os.chdir(place)  # the folders above are closed to others
+        os.setuid(65534)
+        try:
+            found = IdentityFile(RealDisk(), ".").read()
+            os.write(write, b"same" if found == written else b"other")
+        except OSError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 1000) == b"same"
 
 
 def test_no_flipped_bit_is_read_as_something_else() -> None:

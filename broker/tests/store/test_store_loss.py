@@ -302,6 +302,26 @@ def test_a_file_that_is_brought_back_ends_the_loss(kind: str, tmp_path: Path) ->
         assert len(world.store.keys.records("bills", unique_key(world, 0), 10, 0, 1 << 60)[0]) == 1
 
 
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
+def test_loss_that_retention_passed_can_be_accepted(kind: str, tmp_path: Path, is_clean: bool) -> None:
+    """The filler of a lost file expires before the loss is accepted: it is not made again below the log's begin."""
+    world = filled(kind, tmp_path)
+    world.close()
+    delete(world, segments(world)[1:2])
+    assert [lost.cause for lost in world.open().missing] == [LossCause.MIDDLE]
+    remove_head(world.store, 2 * SIZE)
+    assert segments(world)[0] == f"{2 * SIZE:020d}"
+
+    world.store.accept_loss("a test")
+
+    assert segments(world)[0] == f"{2 * SIZE:020d}"
+    world.send("bills")
+    stop(world, is_clean=is_clean)
+    report = world.open()
+    assert report.missing == [] and world.store.losses.record.missing == []
+    assert world.bodies("bills")[-1] == world.sent_bodies("bills")[-1]
+
+
 def unique_key(world: StoreWorld, number: int) -> str:
     """Of the message of `bills` with this number."""
     return world.messages("bills")[number].properties["UNIQ_KEY"]

@@ -92,9 +92,17 @@ class LogFillers:
         return file
 
     def accept_holes(self) -> None:
-        """An operator has accepted that whole files are lost."""
+        """An operator has accepted that whole files are lost: have it in their fillers, durably.
+
+        Retention may have deleted a filler meanwhile; none is made below where the log begins now.
+        """
         for base, _ in self.holes:
-            self.accept(base)
+            file = self._files.at(base)
+            if file is None:
+                self.forget(base)
+            else:
+                self._mark(file, is_accepted=True)
+                self._is_accepted[base] = True
 
     def forget(self, base_offset: int) -> None:
         """What the filler that begins there stood for is in the file again."""

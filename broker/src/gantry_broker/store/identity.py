@@ -13,16 +13,16 @@ from typing import Final, final
 
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports.disk import Disk
-from gantry_broker.store.sealed_file import write_sealed
+from gantry_broker.store.sealed_file import read_sealed, write_sealed
 from gantry_store_files.store_identity import (
     IDENTITY_FILE,
     IDENTITY_TWIN,
     LOG_END_MAX,
     Epoch,
+    IdentityCopies,
     StoreIdentity,
     Stretch,
     new_identity,
-    read_copies,
 )
 
 __all__ = ["LOG_END_MAX", "Epoch", "IdentityFile", "StoreIdentity", "Stretch", "new_identity"]
@@ -36,7 +36,6 @@ class IdentityFile:
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk
-        self._root: Final = root
         self.path: Final = f"{root}/{IDENTITY_FILE}"
         self.twin_path: Final = f"{root}/{IDENTITY_TWIN}"
 
@@ -46,7 +45,7 @@ class IdentityFile:
         The twin is written last, so one that has seen more starts of the same store shows that the file was rolled
         back: what was written in them, in buffers and under newer epochs, would not be believed.
         """
-        copies = read_copies(self._disk, self._root)
+        copies = IdentityCopies.of(self._read_copy(self.path), self._read_copy(self.twin_path))
         identity = copies.chosen
         if identity is not None:
             if copies.own is None:
@@ -64,7 +63,17 @@ class IdentityFile:
 
     def read_twin(self) -> StoreIdentity | None:
         """What the copy says; None if there is none to believe."""
-        return read_copies(self._disk, self._root).twin
+        return self._read_copy(self.twin_path)[0]
+
+    def _read_copy(self, path: str) -> tuple[StoreIdentity | None, str]:
+        """One copy, or why it cannot be used; neither if there is nothing by that name.
+
+        Raises ``OSError`` for what cannot be read, such as a directory: it is no proof that there has never been one.
+        """
+        try:
+            return read_sealed(self._disk, path, StoreIdentity), ""
+        except ValueError as exc:
+            return None, str(exc)
 
     def write(self, identity: StoreIdentity) -> None:
         """Replace both, durably. At any moment one of them is whole."""

@@ -148,11 +148,12 @@ def find_missing(
 def is_brought_back(record: LossRecord, begin: int, fillers: Container[int]) -> bool:
     """Whether files are there again that the last start missed: queues and index may have dropped theirs.
 
-    The log begins at ``begin`` now; ``fillers`` are where files begin that stand for lost ones.
+    The log begins at ``begin`` now: what lies before it has expired. ``fillers`` are where files begin that stand for
+    lost ones.
     """
     return any(
-        (lost.cause is LossCause.HEAD and begin <= lost.start)
-        or (lost.cause is LossCause.MIDDLE and lost.start not in fillers)
+        begin <= lost.start
+        and (lost.cause is LossCause.HEAD or (lost.cause is LossCause.MIDDLE and lost.start not in fillers))
         for lost in record.missing
     )
 
