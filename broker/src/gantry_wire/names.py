@@ -61,7 +61,7 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
 UNSHOWN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC})
 """Topics that only the broker itself reads: who could read them would see what was never committed."""
 
-_INTERNAL_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
+_INTERNAL_PREFIX: Final = "rmq_sys_"
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
@@ -128,16 +128,19 @@ def is_retry_or_dead_letter(topic: str) -> bool:
 
 
 def is_internal_topic(topic: str) -> bool:
-    """Whether it is one of RocketMQ's own topics, and left out where topics are not named one by one.
+    """Whether every RocketMQ has this topic for itself, whatever its brokers and clusters are called.
 
     Brokers and clusters also have topics of their own names, which only name servers can tell.
     """
-    return (
-        topic in SYSTEM_TOPICS
-        or is_retry_or_dead_letter(topic)
-        or topic.startswith(_INTERNAL_PREFIXES)
-        or topic.endswith(_REPLY_SUFFIX)
-    )
+    return topic in SYSTEM_TOPICS or is_retry_or_dead_letter(topic) or topic.startswith(_INTERNAL_PREFIX)
+
+
+def looks_internal(topic: str) -> bool:
+    """Whether a topic of a store, where no name server is asked, is probably one of RocketMQ's own.
+
+    An application may have one that looks like it: read such topics by name.
+    """
+    return is_internal_topic(topic) or topic.startswith(_INTERNAL_PREFIX.upper()) or topic.endswith(_REPLY_SUFFIX)
 
 
 def is_system_group(group: str) -> bool:

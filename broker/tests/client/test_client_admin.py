@@ -22,6 +22,7 @@ from gantry_client import (
 )
 from gantry_testing.client import FakeCluster, wait_until
 from gantry_wire.codes import RequestCode
+from gantry_wire.names import reply_topic
 
 TWO = ("broker-a", "broker-b")
 
@@ -51,6 +52,17 @@ async def test_a_topic_is_created_on_every_master_and_deleted_from_all(cluster: 
     assert await admin.topics.all() == []
     assert cluster.name_server_requests[-1].code != RequestCode.DELETE_TOPIC_IN_NAMESRV
     assert RequestCode.DELETE_TOPIC_IN_NAMESRV in {command.code for command in cluster.name_server_requests}
+
+
+async def test_topic_of_an_application_that_looks_like_a_reply_topic_is_listed(
+    cluster: FakeCluster, admin: Admin
+) -> None:
+    """Only reply topics of clusters that exist are RocketMQ's own: an archive of all topics must not lose others."""
+    own = reply_topic(cluster.broker(TWO[0]).state.cluster)
+    for topic in ("payments_REPLY_TOPIC", "RMQ_SYS_mine", own):
+        cluster.add_topic(topic, queues=1)
+
+    assert await admin.topics.all() == ["RMQ_SYS_mine", "payments_REPLY_TOPIC"]
 
 
 async def test_attributes_are_changes(cluster: FakeCluster, admin: Admin) -> None:

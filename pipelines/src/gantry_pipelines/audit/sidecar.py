@@ -19,7 +19,7 @@ from gantry_pipelines.audit.errors import CopyUnreachable, Expired
 from gantry_pipelines.audit.model import Span
 from gantry_pipelines.audit.settings import SidecarAccess
 from gantry_store_files import UNIT_BYTES
-from gantry_wire.names import is_internal_topic
+from gantry_wire.names import looks_internal
 from pyspark_rocketmq.replica_view import Unreachable
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport.sidecar import ANSWER_BYTES_MAX, Answer, Sidecar, reason_of
@@ -133,7 +133,7 @@ class SidecarCopy:
         topics, is_all = self._topics()
         if topic in topics:
             return True
-        return False if is_all and not is_internal_topic(topic) else None
+        return False if is_all and not looks_internal(topic) else None
 
     def _topics(self) -> tuple[dict[str, dict[str, Any]], bool]:
         """By name, and whether these are all; asked once."""

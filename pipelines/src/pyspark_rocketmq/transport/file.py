@@ -41,7 +41,7 @@ from gantry_store_files import (
 from gantry_store_files.queue_units import STORE_TIME_BYTES, begins_before, ends_before, head_store_time
 from gantry_store_files.store_identity import Epoch
 from gantry_wire.message import check_record
-from gantry_wire.names import is_internal_topic
+from gantry_wire.names import looks_internal
 from pyspark_rocketmq.model import Bounds, EpochStart, LogState, QueueId, Replica, Task, TransportKind
 from pyspark_rocketmq.replica_view import Bytes, Gone, NotYet, Piece, Unreachable
 from pyspark_rocketmq.settings import ReadSettings
@@ -69,7 +69,7 @@ def topics_in(directory: str) -> dict[str, tuple[int, ...]]:
     """Topics that have queues in a store, without RocketMQ's own, and the numbers of these queues."""
     found: dict[str, tuple[int, ...]] = {}
     for place in queue_places(PlainDisk(), directory):
-        if not is_internal_topic(place.topic):
+        if not looks_internal(place.topic):
             found[place.topic] = (*found.get(place.topic, ()), place.queue_id)
     return found
 
