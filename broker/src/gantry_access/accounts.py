@@ -75,10 +75,14 @@ def read_accounts(data: bytes, file: str, mode: AccessMode) -> Accounts:
         raise AccessFileError(f"{file}: {error}") from error
 
 
-def read_file(path: str, bytes_max: int) -> bytes:
-    """What is in a file. Raises AccessFileError that names it. A pipe in its place is empty, and is not waited for."""
+def read_file(path: str, bytes_max: int, *, waits: bool = False) -> bytes:
+    """What is in a file. Raises AccessFileError that names it.
+
+    A pipe in its place is waited for only with ``waits``: in a server it would hold a thread for ever.
+    """
+    extra = 0 if waits else os.O_NONBLOCK
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra)) as file:
             data = file.read(bytes_max + 1) or b""
     except OSError as error:
         raise AccessFileError(f"cannot read {path}: {error.strerror}") from error

@@ -19,9 +19,12 @@ _KNOWN: Final = frozenset({"accessKey", "secretKey", "securityToken"})
 FILE_BYTES_MAX: Final = 64 * 1024
 
 
-def read_credentials(path: Path | str) -> Credentials:
-    """The account in a file. Raises AccessFileError that names the file and what is wrong with it."""
-    data = read_file(str(path), FILE_BYTES_MAX)
+def read_credentials(path: Path | str, *, waits: bool = True) -> Credentials:
+    """The account in a file. Raises AccessFileError that names the file and what is wrong with it.
+
+    A command may be given a pipe, whose writer may be slower; a server reads without ``waits``.
+    """
+    data = read_file(str(path), FILE_BYTES_MAX, waits=waits)
     try:
         return _credentials(data)
     except AccessFileError as error:
@@ -57,7 +60,7 @@ class OwnAccount:
 
     def __init__(self, path: str) -> None:
         """Read it for the first time. Blocking. Raises AccessFileError."""
-        self.credentials: Credentials = read_credentials(path)
+        self.credentials: Credentials = read_credentials(path, waits=False)
         self.former: Credentials | None = None
         """The account before, for servers that do not know the new one yet: files reach machines one by one."""
 
@@ -70,7 +73,7 @@ class OwnAccount:
     async def refresh(self) -> None:
         """Take the account that is in the file now."""
         try:
-            found = await asyncio.to_thread(read_credentials, self._path)
+            found = await asyncio.to_thread(read_credentials, self._path, waits=False)
         except AccessFileError as error:
             if self._fault != str(error):
                 log.error("the own account cannot be read; the one from before stays", extra={"reason": str(error)})

@@ -7,7 +7,9 @@ out too much than to leave one in.
 
 from __future__ import annotations
 
+import io
 import re
+from pathlib import Path
 from typing import Final
 
 TAKEN_OUT: Final = "[taken out]"
@@ -19,14 +21,27 @@ _NAMED: Final = re.compile(
 )
 _BEARER: Final = re.compile(r"(?i)(bearer\s+)[^\s\"',;]+")
 _PRIVATE_KEY: Final = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+    r"""(?sx) -----BEGIN\ [A-Z ]*PRIVATE\ KEY----- .*? (?: -----END\ [A-Z ]*PRIVATE\ KEY----- | \Z )
+        | \A (?: (?!-----BEGIN) . )*? -----END\ [A-Z ]*PRIVATE\ KEY-----"""
 )
+"""The second form is a key whose beginning was cut off."""
 _JWT: Final = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
 
 
 def names_secret(name: str) -> bool:
     """Whether a field or variable of this name holds a secret."""
     return _NAME.search(name) is not None
+
+
+def read_redacted_tail(path: Path, bytes_max: int) -> str:
+    """Read the last lines of a file that may grow meanwhile, without what looks like a secret. Raises OSError."""
+    with path.open("rb") as file:
+        begin = max(0, file.seek(0, io.SEEK_END) - bytes_max)
+        file.seek(begin)
+        data = file.read(bytes_max)
+    if begin:
+        data = data.partition(b"\n")[2]  # the first line may begin inside a secret, which has no name then
+    return redacted(data.decode("utf-8", "replace"))
 
 
 def redacted(text: str) -> str:

@@ -2,12 +2,13 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gantry_access import Credentials, OwnAccount, signer
+from gantry_access import Credentials, OwnAccount, read_credentials, signer
 from gantry_access.account_file import AccountFile
 from gantry_access.settings import AccessMode
 from gantry_nameserver.server import NameServer
@@ -90,3 +91,19 @@ async def test_what_is_no_file_of_credentials_changes_nothing(tmp_path: Path, sp
         await account.refresh()
 
     assert (account.credentials, account.former) == (ADMIN, None)
+
+
+def test_command_waits_for_the_writer_of_a_pipe(tmp_path: Path) -> None:
+    """`gantry --credentials <(vault read ...)`: the program that writes is slower than the one that reads."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    text = f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n"
+    writer = threading.Thread(daemon=True, target=path.write_text, args=(text,))
+    reading = threading.Thread(daemon=True, target=lambda: found.append(read_credentials(path)))
+    found: list[Credentials] = []
+    reading.start()
+    writer.start()
+    reading.join(120)
+    writer.join(120)
+
+    assert found == [ADMIN]

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, final
 
-from gantry_access.redaction import TAKEN_OUT, names_secret, redacted
+from gantry_access.redaction import TAKEN_OUT, names_secret, read_redacted_tail, redacted
 from gantry_store_files import PlainDisk, queue_places, segments_of
 
 TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
@@ -54,7 +54,7 @@ def make_bundle(root: Path, page: Path, log_file: Path | None, documents: Mappin
                 _add(archive, name, data)
         _add(archive, "files.json", json.dumps(_listing(root), indent=1).encode())
         if log_file is not None:
-            _add(archive, "logs/broker.log", redacted(_tail(log_file, left_out)).encode())
+            _add(archive, "logs/broker.log", _tail(log_file, left_out).encode())
         _add(archive, "logs/sidecar.log", redacted(own_log).encode())
         _add(archive, "left-out.json", json.dumps(left_out, indent=1).encode())
     return buffer.getvalue()
@@ -83,10 +83,7 @@ def _read(path: Path, bytes_max: int, name: str, left_out: dict[str, str]) -> by
 
 def _tail(path: Path, left_out: dict[str, str]) -> str:
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, io.SEEK_END)
-            file.seek(max(size - LOG_TAIL_BYTES, 0))
-            return file.read(LOG_TAIL_BYTES).decode("utf-8", "replace")
+        return read_redacted_tail(path, LOG_TAIL_BYTES)
     except OSError as error:
         left_out["logs/broker.log"] = error.strerror or type(error).__name__
         return ""

@@ -16,7 +16,7 @@ from typing import Final
 
 import click
 
-from gantry_access.redaction import redacted
+from gantry_access.redaction import read_redacted_tail
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.local.access import SidecarNotRunning, ask_sidecar
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
@@ -60,9 +60,9 @@ def _contents(state: GroupState, record: GroupRecord) -> Iterator[tuple[str, byt
     for name in (*RECORDS, *leases, "up.log"):
         path = state.path / name
         if path.is_file():
-            yield name, _end(path)
+            yield name, read_redacted_tail(path, LOG_BYTES_MAX).encode()
     for path in sorted(state.path.glob("conf/*.conf")) + sorted(state.path.glob("logs/*.log")):
-        yield f"{path.parent.name}/{path.name}", _end(path)
+        yield f"{path.parent.name}/{path.name}", read_redacted_tail(path, LOG_BYTES_MAX).encode()
     for member in record.members:
         try:
             yield f"sidecars/{member.name}.tar.gz", _packed(member, state.token())
@@ -84,11 +84,3 @@ def _packed(member: MemberRecord, token: str) -> bytes:
                 raise
         time.sleep(TRY_AGAIN_S)
     raise AssertionError("the last one returns or raises")
-
-
-def _end(path: Path) -> bytes:
-    """The last of a file, which may grow meanwhile, without what looks like a secret."""
-    with path.open("rb") as file:
-        size = file.seek(0, io.SEEK_END)
-        file.seek(max(0, size - LOG_BYTES_MAX))
-        return redacted(file.read(LOG_BYTES_MAX).decode("utf-8", "replace")).encode()
