@@ -102,15 +102,15 @@ def test_a_session_needs_no_network() -> None:
 
 @pytest.mark.verify
 def test_a_worker_does_not_look_through_what_was_loaded_after_each_task() -> None:
-    """PySpark collects garbage after each task: what is loaded is looked at no more once it is settled."""
+    """PySpark collects garbage after each task: what was loaded before the first one is put aside, once."""
     program = (
         "import gc, pyarrow.compute, pandas, pyspark_rocketmq.reading\n"
-        "from pyspark_rocketmq.worker import settled\n"
-        "before = len(gc.get_objects()); settled(); frozen = gc.get_freeze_count(); settled()\n"
+        "from pyspark_rocketmq.worker import prepare_worker\n"
+        "before = len(gc.get_objects()); prepare_worker(); frozen = gc.get_freeze_count(); prepare_worker()\n"
         "print(before, len(gc.get_objects()), frozen == gc.get_freeze_count())"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    before, after, is_once = said.split()
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    before, after, is_once = output.split()
 
     assert int(before) > 50_000 > 20 * int(after) and is_once == "True"
 

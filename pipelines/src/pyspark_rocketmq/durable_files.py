@@ -12,8 +12,10 @@ from pathlib import Path
 
 def write_whole(path: Path, data: bytes) -> None:
     """Make a file appear, also in the place of another."""
-    with replacement_of(path) as beside:
-        beside.write_bytes(data)
+    with replacement_of(path) as beside, beside.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())  # by the descriptor that wrote: an error of a write is reported to it
 
 
 @contextmanager

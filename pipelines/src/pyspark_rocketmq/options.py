@@ -194,7 +194,9 @@ def read_token(path: Path) -> str:
         content = line.decode("utf-8", "replace").strip()
         if content and not content.startswith("#"):
             name, separator, token = content.partition(":")
-            return token if separator else name
+            if separator and not token.strip():
+                break
+            return token.strip() if separator else name
     raise ValueError(f"{path}: there is no token in it")
 
 
