@@ -43,6 +43,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     listen: str = "0.0.0.0"
     port: int = 10911
     ha_port: int = 10912
+    """-1 for none."""
+
     name_servers: tuple[str, ...] = ()
     store: str
     """The folder of its store."""
@@ -70,8 +72,12 @@ def broker_name(group: str, shard: int) -> str:
     return f"{group}-{shard}"
 
 
-def broker_conf(spec: Spec, place: Place) -> dict[str, str]:
-    """The keys and values of a member's ``broker.conf``, by RocketMQ's names."""
+def broker_conf(spec: Spec, place: Place, *, is_single: bool = False) -> dict[str, str]:
+    """The keys and values of a member's ``broker.conf``, by RocketMQ's names.
+
+    With ``is_single`` only ``spec.broker`` and the place are written, and the broker has its own defaults beyond that:
+    it takes the sizes of files from its store, and serves while another program has its replication port.
+    """
     own = {
         "brokerClusterName": cluster_name(place.group),
         "brokerName": broker_name(place.group, place.shard),
@@ -88,7 +94,12 @@ def broker_conf(spec: Spec, place: Place) -> dict[str, str]:
         own["statusPagePath"] = place.status_page
     if spec.write_buffer.medium is not Medium.OFF:
         own["transientStorePoolPath"] = place.buffers
-    return own | dict(place.access) | _common(spec, place.name_servers)
+    own |= dict(place.access)
+    if not is_single:
+        return own | _common(spec, place.name_servers)
+    if place.ha_port > 0:
+        del own["haListenPort"]
+    return own | _supervised(place.name_servers) | spec.broker
 
 
 def conf_text(conf: dict[str, str]) -> str:
@@ -109,12 +120,15 @@ def _flush_interval_ms(spec: Spec) -> int:
     return min(interval_ms, WAITED_FLUSH_MS) if is_waited_for else interval_ms
 
 
+def _supervised(name_servers: Sequence[str]) -> dict[str, str]:
+    """What whoever supervises a member needs."""
+    return {"namesrvAddr": ";".join(name_servers), "roleAtStart": "UNASSIGNED"}
+
+
 def _common(spec: Spec, name_servers: Sequence[str]) -> dict[str, str]:
     """What all members have alike. The spec's own lines come last, and may not name what its fields decide."""
     replication, flush, buffer = spec.replication, spec.flush, spec.write_buffer
-    conf = {
-        "namesrvAddr": ";".join(name_servers),
-        "roleAtStart": "UNASSIGNED",
+    conf = _supervised(name_servers) | {
         "brokerRole": "SYNC_MASTER" if replication.acks_needed else "ASYNC_MASTER",
         "inSyncReplicas": str(replication.acks_needed + 1),
         "slaveTimeout": str(max(1, int(replication.ack_timeout))),

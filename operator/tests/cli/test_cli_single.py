@@ -17,6 +17,9 @@ import pytest
 from click.testing import CliRunner
 from local_group_kit import TIMEOUT_S, gantry
 
+from gantry_broker.setting_keys import broker_settings
+from gantry_cli.errors import CliError
+from gantry_cli.local.group_run import GroupOptions, choose_group
 from gantry_cli.local.look import Look, running_look
 from gantry_cli.local.plan import Planner, Wanted, single_group
 from gantry_cli.local.ports import BROKER, NAME_SERVER
@@ -29,6 +32,8 @@ from gantry_testing.ports import free_broker_port, free_port
 
 SMALL: Final = {"mappedFileSizeCommitLog": str(16 << 20), "messageIndexEnable": "false", **PATIENT, **ROOMY}
 OPTIONS: Final = tuple(word for pair in SMALL.items() for word in ("-o", "=".join(pair)))
+UNSIZED: Final = OPTIONS[2:]
+"""The same without the size of the log's files."""
 FREE: Final = ("--namesrv-port", "0", "--broker-port", "0")
 
 
@@ -42,13 +47,26 @@ def planned(state: Path, before: GroupRecord | None = None, **options: str) -> G
 def test_typed_settings_win_over_all_others() -> None:
     """RocketMQ's names by default; whatever is typed with -o replaces the line that the group would have."""
     place = Place(group="single", shard=0, number=1, address="127.0.0.1", store="/store", name_servers=("ns:1",))
-    plain = broker_conf(single_group({}).spec, place)
+    plain = broker_conf(single_group({}).spec, place, is_single=True)
     typed = {"brokerName": "mine", "flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": "9"}
-    conf = broker_conf(single_group(typed).spec, place)
+    conf = broker_conf(single_group(typed).spec, place, is_single=True)
 
     assert (plain["brokerClusterName"], plain["brokerName"]) == ("DefaultCluster", "broker-a")
-    assert (plain["brokerRole"], plain["inSyncReplicas"]) == ("ASYNC_MASTER", "1")
     assert conf.items() >= typed.items() and conf["namesrvAddr"] == "ns:1"
+
+
+def test_settings_that_were_not_typed_are_left_to_the_broker() -> None:
+    """A size of files that stands in broker.conf must be that of the store; one that does not is taken from the store.
+    The same holds for the replication port: one that was not asked for may be taken by another program."""
+    place = Place(group="single", shard=0, number=1, address="127.0.0.1", store="/store", name_servers=("ns:1",))
+    conf = broker_conf(single_group({}).spec, place, is_single=True)
+    settings = broker_settings(conf)
+
+    assert conf.keys() == {
+        *("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "bindAddress", "listenPort"),
+        *("storePathRootDir", "namesrvAddr", "roleAtStart"),
+    }
+    assert (settings.ha.role_at_start, settings.ha.acks_needed) == ("UNASSIGNED", 0)
 
 
 @pytest.mark.parametrize("key", ["brokerId", "brokerRole", "controlSocketPath", "roleAtStart"])
@@ -82,6 +100,43 @@ def test_a_folder_of_one_kind_is_refused_for_the_other(tmp_path: Path) -> None:
 
     assert "holds a broker that has no group -- gantry up --single" in gantry("up", "--data", str(single), code=1)
     assert "holds a group -- gantry up without --single" in gantry("up", "--single", "--data", str(group), code=1)
+
+
+def options_of(folder: Path, single: dict[str, str] | None = None) -> GroupOptions:
+    return GroupOptions(data=folder, manifest=None, typed=Wanted(single=single))
+
+
+def test_a_group_starts_beside_the_broker_that_was_in_its_folder(tmp_path: Path) -> None:
+    """Earlier versions ran both in one folder, each on its own store. The manifest says that it is the group's now."""
+    choose_group(options_of(tmp_path))
+    (tmp_path / "broker").mkdir()
+
+    assert choose_group(options_of(tmp_path)).metadata.name == "local"
+    with pytest.raises(CliError, match=rf"holds a group -- .*-o storePathRootDir={tmp_path}/broker"):
+        choose_group(options_of(tmp_path, {}))
+
+
+def test_a_broker_alone_is_recognised_by_its_record(tmp_path: Path) -> None:
+    """Its store may lie elsewhere. A group is refused before anything is written, and the broker still starts."""
+    folder, elsewhere = tmp_path / "single", tmp_path / "elsewhere"
+    typed = {"storePathRootDir": str(elsewhere)}
+    assert choose_group(options_of(folder, typed)).metadata.name == "single"
+    GroupState(folder).write_group(planned(folder, storePathRootDir=str(elsewhere)))
+    before = sorted(folder.rglob("*"))
+
+    with pytest.raises(CliError, match=r"holds a broker that has no group -- gantry up --single"):
+        choose_group(options_of(folder))
+    assert sorted(folder.rglob("*")) == before
+    assert choose_group(options_of(folder, typed)).metadata.name == "single"
+
+
+def test_a_record_of_an_earlier_version_is_that_of_a_group(tmp_path: Path) -> None:
+    """It does not say which it is."""
+    state = GroupState(tmp_path)
+    state.group_file.write_text('{"name": "local", "host": "127.0.0.1"}')
+    record = state.read_group()
+
+    assert record is not None and not record.is_single
 
 
 # -- with servers ------------------------------------------------------------------------------------------------------
@@ -139,7 +194,7 @@ def test_a_folder_of_an_earlier_version_keeps_its_messages(tmp_path: Path, *, is
         (folder / "broker" / "whole.json").unlink()
 
     ports = ("--namesrv-port", str(name_server_port), "--broker-port", str(broker_port))
-    gantry("up", "--single", "--data", str(folder), "--detach", *ports, *OPTIONS)
+    gantry("up", "--single", "--data", str(folder), "--detach", *ports, *UNSIZED)
     try:
         record = StackDirectory(folder).running()
         assert record is not None

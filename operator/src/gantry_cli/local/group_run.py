@@ -67,22 +67,25 @@ async def run_group(options: GroupOptions, face: Face) -> None:
     """Everything between the lock and its release. Raises CliError."""
     directory = claim(options.data)
     try:
-        group = _group_of(options)
+        group = choose_group(options)
         run = await asyncio.to_thread(GroupRun, directory, group, options, face)
         await run.until_stopped()
     finally:
         directory.release()
 
 
-def _group_of(options: GroupOptions) -> BrokerGroup:
+def choose_group(options: GroupOptions) -> BrokerGroup:
     """The manifest that was handed over, else the one that is here, else the default. Raises CliError."""
     state = GroupState(options.data)
     if options.typed.single is not None:
-        if state.manifest_file.exists():
-            raise CliError(f"{options.data} holds a group", "gantry up without --single, or another --data")
+        if state.manifest_file.exists() and not state.is_single():
+            store = state.path / "broker"
+            remedy = "gantry up without --single, or another --data"
+            remedy += f" with -o storePathRootDir={store} for what the broker alone has there" if store.is_dir() else ""
+            raise CliError(f"{options.data} holds a group", remedy)
         state.make_folders()
         return single_group(options.typed.single)
-    if (state.path / "broker").is_dir():
+    if state.is_single():
         raise CliError(f"{options.data} holds a broker that has no group", "gantry up --single, or another --data")
     known = state.read_manifest()
     if options.manifest is None:

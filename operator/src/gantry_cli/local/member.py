@@ -52,6 +52,9 @@ class Settings:
     sidecars: tuple[str, ...]
     """URLs of all, so that each finds the others."""
 
+    is_single: bool
+    """Whether this is the broker of `gantry up --single`."""
+
     @property
     def template(self) -> str:
         return template_of(self.spec, self.name_servers)
@@ -142,7 +145,8 @@ class LocalMember:
         )
         Path(record.store).mkdir(parents=True, exist_ok=True)
         conf = self._state.conf(record.name)
-        write_whole(conf, conf_text(broker_conf(settings.spec, place)).encode(), mode=0o644, is_durable=False)
+        text = conf_text(broker_conf(settings.spec, place, is_single=settings.is_single))
+        write_whole(conf, text.encode(), mode=0o644, is_durable=False)
         self.template, self.acks_needed = settings.template, settings.spec.replication.acks_needed
         return ["-c", str(conf)]
 

@@ -139,6 +139,7 @@ class Planner:
         return GroupRecord(
             name=group,
             host=self._typed.host,
+            is_single=self._is_single,
             name_servers=servers,
             addresses=[one.address for one in servers] or list(spec.name_servers.addresses),
             members=members,
@@ -213,4 +214,5 @@ def settings_of(
         buffers_root=root,
         access=access,
         sidecars=tuple(one.sidecar_url for one in record.members) if has_sidecars else (),
+        is_single=record.is_single,
     )

@@ -92,6 +92,8 @@ class GroupRecord(msgspec.Struct, kw_only=True):
 
     name: str
     host: str
+    is_single: bool = False
+    """Whether it is the broker of `gantry up --single`, wherever its store lies."""
     name_servers: list[NameServerRecord] = []
     addresses: list[str] = []
     """Of all name servers, also those that others run."""
@@ -177,6 +179,16 @@ class GroupState:
     def write_group(self, record: GroupRecord) -> None:
         """Readable for whoever may enter the folder: there is no secret in it."""
         write_whole(self.group_file, msgspec.json.format(msgspec.json.encode(record)), mode=0o644, is_durable=False)
+
+    def is_single(self) -> bool:
+        """Whether the folder is that of a broker alone. Raises CliError if the record is damaged.
+
+        One from before there was a record is recognised by its store, while no group has been started beside it.
+        """
+        record = self.read_group()
+        if record is not None and record.is_single:
+            return True
+        return (self.path / "broker").is_dir() and not self.manifest_file.exists()
 
     def read_manifest(self) -> BrokerGroup | None:
         """What was handed over last. Raises CliError if it is damaged."""
