@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from gantry_cli.local import buffers
 from gantry_cli.local.access import access_of, make_replication_secret
 from gantry_cli.local.buffers import Mount
 from gantry_cli.local.plan import DEFAULT_MANIFEST, notes_of, require_room
-from gantry_cli.local.ports import ANY, BROKER, NAME_SERVER, SIDECAR, PortPlan
+from gantry_cli.local.ports import ANY, BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan
 from gantry_cli.local.state import GroupState, member_name, parse_member
 from gantry_spec.manifest import Spec, read_group
 
@@ -65,6 +68,41 @@ def test_a_busy_well_known_port_is_named_and_never_moved(busy: int, words: str) 
 
     with pytest.raises(CliError, match=rf"port {busy} \({words}\) is in use by another program -- .*--broker-port"):
         plan.first(BROKER, 10911, "master-0")
+
+
+def refusing(number: int) -> Callable[[int], bool]:
+    def ask(port: int) -> bool:
+        raise OSError(number, os.strerror(number), f"10.0.0.1:{port}")
+
+    return ask
+
+
+def test_a_port_that_cannot_be_listened_on_is_named_with_its_role_and_option() -> None:
+    """A port that needs root, and an address of another machine: what wanted it, and what moves it."""
+    with pytest.raises(
+        CliError, match=r"port 80 \(name server of ns\) needs root -- .* above 1023 with --namesrv-port"
+    ):
+        PortPlan(is_free=refusing(errno.EACCES)).first(NAME_SERVER, 80, "ns")
+    with pytest.raises(CliError, match=r"cannot listen on 10\.0\.0\.1:19999 \(sidecar\): .* --host"):
+        PortPlan(is_free=refusing(errno.EADDRNOTAVAIL)).next(SIDECAR, 19_999)
+
+
+@pytest.mark.parametrize(
+    ("kind", "port", "words"),
+    [(BROKER, 65_535, "replication port would be 65536"), (SIDECAR, 65_535, "port of log ranges would be 65536")],
+    ids=["broker", "sidecar"],
+)
+def test_a_port_without_room_above_is_refused(kind: Kind, port: int, words: str) -> None:
+    """There is no port 65536; the option that chooses another is named."""
+    with pytest.raises(CliError, match=rf"{words}.* -- choose at most 65534 with {kind.option}"):
+        PortPlan(is_free=lambda port: True).first(kind, port, "it")
+
+
+def test_a_broker_without_slaves_gives_its_replication_port_away() -> None:
+    """It serves without one, so what was typed for another server there is not moved."""
+    plan = PortPlan(is_free=lambda port: True, has_slaves=False)
+
+    assert (plan.first(NAME_SERVER, 10912, "ns"), plan.first(BROKER, 10911, "master-0")) == (10912, 10911)
 
 
 def test_others_step_over_what_is_busy() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -137,6 +138,25 @@ def test_a_record_of_an_earlier_version_is_that_of_a_group(tmp_path: Path) -> No
     record = state.read_group()
 
     assert record is not None and not record.is_single
+
+
+def test_the_replication_port_of_a_broker_alone_need_not_be_free(tmp_path: Path) -> None:
+    """It has no slaves: it serves while another program has that port, and where there is no such port."""
+    port = free_broker_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port + 1))
+        taken.listen()
+        given, last = (
+            Planner(
+                GroupState(tmp_path), single_group({}), Wanted(ports=((NAME_SERVER, 0), (BROKER, each)), single={}),
+                None, has_sidecars=False,
+            ).record.members[0]
+            for each in (port, 65535)
+        )  # fmt: skip
+
+    assert given.port == port and (last.port, last.ha_port) == (65535, -1)
+    place = Place(group="single", shard=0, number=1, address="127.0.0.1", store="/store", ha_port=last.ha_port)
+    assert broker_conf(single_group({}).spec, place, is_single=True)["haListenPort"] == "-1"
 
 
 # -- with servers ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 
 from gantry_cli.errors import CliError
 from gantry_cli.local.member import local_restart_policy
-from gantry_cli.local.ports import is_free
+from gantry_cli.local.ports import NAME_SERVER, PortPlan, is_free
 from gantry_cli.processes import Phase, ProcessLife, RestartPolicy, ServerProcess, send_signal
 from gantry_cli.stack import StackDirectory, StackRecord, StackRunning
 from gantry_testing.ports import free_port
@@ -232,9 +232,10 @@ def test_a_port_is_free_while_no_process_listens_on_it() -> None:
 
 
 def test_unusable_host_is_named() -> None:
-    """An address that is not this machine's."""
-    with pytest.raises(CliError, match=r"192\.0\.2\.1.*--host"):
-        is_free("192.0.2.1")(0)
+    """An address that is not this machine's, with what wanted to listen there."""
+    plan = PortPlan(is_free=is_free("192.0.2.1"))
+    with pytest.raises(CliError, match=r"cannot listen on 192\.0\.2\.1:9876 \(name server of ns\).*--host"):
+        plan.first(NAME_SERVER, 9876, "ns")
 
 
 def wait_until_ended(pid: int) -> None:

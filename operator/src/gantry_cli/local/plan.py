@@ -18,7 +18,7 @@ from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
 from gantry_cli.local.buffers import Choice
 from gantry_cli.local.member import Settings
-from gantry_cli.local.ports import ANY, BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan, is_free
+from gantry_cli.local.ports import ANY, BROKER, NAME_SERVER, PORT_END, SIDECAR, Kind, PortPlan, is_free
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord, member_name
 from gantry_remoting import join_address
 from gantry_spec.manifest import BrokerGroup, Spec, read_group
@@ -99,7 +99,7 @@ class Planner:
         self._typed: Final = typed
         self._previous: Final = previous
         self._bases: Final = {kind: self._base(kind) for kind in (NAME_SERVER, BROKER, SIDECAR)}
-        self._ports: Final = PortPlan(is_free=is_free(typed.host))
+        self._ports: Final = PortPlan(is_free=is_free(typed.host), has_slaves=not self._is_single)
         self.record: Final = self._plan_all(group.metadata.name, group.spec)
 
     def _base(self, kind: Kind) -> int:
@@ -123,7 +123,7 @@ class Planner:
             if self._is_kept(BROKER):
                 brokers[old.name] = self._ports.keep(BROKER, old.port, old.name)
             if self._is_kept(SIDECAR) and self._has_sidecars and old.sidecar_port:
-                sidecars[old.name] = self._ports.keep(SIDECAR, old.sidecar_port, f"sidecar of {old.name}")
+                sidecars[old.name] = self._ports.keep(SIDECAR, old.sidecar_port, old.name)
         servers = []
         for index in range(spec.name_servers.count):
             name = f"nameserver-{index}"
@@ -167,13 +167,13 @@ class Planner:
         name, is_first = member_name(shard, number), (shard, number) == (0, 1)
         port = self._port(BROKER, name, is_first=is_first) if port is None else port
         if sidecar is None:
-            sidecar = self._port(SIDECAR, f"sidecar of {name}", is_first=is_first) if self._has_sidecars else 0
+            sidecar = self._port(SIDECAR, name, is_first=is_first) if self._has_sidecars else 0
         return MemberRecord(
             name=name,
             shard=shard,
             number=number,
             port=port,
-            ha_port=port + 1,
+            ha_port=port + 1 if port + 1 < PORT_END else -1,
             sidecar_port=sidecar,
             sidecar_url=f"http://{SIDECAR_HOST}:{sidecar}",
             store=str(self._single_store if self._is_single else self._state.store(shard, number)),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
@@ -43,23 +43,33 @@ SIDECAR: Final = Kind("sidecar", "--console-port", 2, (0, 1))
 @final
 @dataclass(slots=True)
 class PortPlan:
-    """Ports that were given, by what they are for. ``is_free`` asks the machine."""
+    """Ports that were given, by what they are for. ``is_free`` asks the machine.
+
+    Without ``has_slaves`` a broker keeps its port while another program has its replication port.
+    """
 
     is_free: Callable[[int], bool]
+    has_slaves: bool = True
     taken: set[int] = field(default_factory=set)
 
     def keep(self, kind: Kind, port: int, name: str) -> int:
         """One that was given before. Raises CliError when somebody else has it now."""
-        for one in self._run(kind, port):
-            if not self.is_free(one):
+        run = self._needed(kind, port)
+        above = run[-1] - port
+        if run[-1] >= PORT_END:
+            text = f"port {port} ({kind.what} of {name}) is too high: its {_part(kind, above)} would be {run[-1]}"
+            raise CliError(text, f"choose at most {PORT_END - 1 - above} with {kind.option}")
+        for one in run:
+            part = f"{_part(kind, one - port)} of {name}"
+            if not self._ask(kind, one, part):
                 remedy = f"stop that program, or choose others with {kind.option}"
-                raise CliError(f"port {one} ({_part(kind, one - port)} of {name}) is in use by another program", remedy)
-        self.taken.update(self._run(kind, port))
+                raise CliError(f"port {one} ({part}) is in use by another program", remedy)
+        self.taken.update(run)
         return port
 
     def first(self, kind: Kind, port: int, name: str) -> int:
         """The well-known one, or the one that somebody chose. Raises CliError when it is busy."""
-        if self._is_ours(kind, port):
+        if not self.taken.isdisjoint(self._needed(kind, port)):
             return self.next(kind, port)
         return self.keep(kind, port, name)
 
@@ -67,18 +77,30 @@ class PortPlan:
         """The next one above ``base`` that nobody has. Raises CliError when there is none."""
         port = base
         while port + max(kind.beside) < PORT_END:
-            if not self._is_ours(kind, port) and all(self.is_free(one) for one in self._run(kind, port)):
-                self.taken.update(self._run(kind, port))
+            run = self._run(kind, port)
+            if self.taken.isdisjoint(run) and all(self._ask(kind, one, _part(kind, one - port)) for one in run):
+                self.taken.update(run)
                 return port
             port += kind.step
         raise CliError(f"there is no free port for a {kind.what} above {base}", f"choose others with {kind.option}")
 
-    def _is_ours(self, kind: Kind, port: int) -> bool:
-        return not self.taken.isdisjoint(self._run(kind, port))
+    def _ask(self, kind: Kind, port: int, part: str) -> bool:
+        """Whether no process listens there. Raises CliError if none may."""
+        try:
+            return self.is_free(port)
+        except PermissionError as error:
+            raise CliError(f"port {port} ({part}) needs root", f"choose one above 1023 with {kind.option}") from error
+        except OSError as error:
+            text = f"cannot listen on {error.filename} ({part}): {error.strerror}"
+            raise CliError(text, "choose another with --host") from error
 
     @staticmethod
-    def _run(kind: Kind, port: int) -> Iterable[int]:
+    def _run(kind: Kind, port: int) -> list[int]:
         return [port + offset for offset in kind.beside]
+
+    def _needed(self, kind: Kind, port: int) -> list[int]:
+        """Of these the ports without which it does not start."""
+        return [one for one in self._run(kind, port) if self.has_slaves or kind is not BROKER or one <= port]
 
 
 def _part(kind: Kind, offset: int) -> str:
@@ -88,7 +110,7 @@ def _part(kind: Kind, offset: int) -> str:
 
 
 def is_free(host: str) -> Callable[[int], bool]:
-    """Return the test whether a port of ``host`` is free. The test raises CliError if no process may listen there."""
+    """Return the test whether a port of ``host`` is free. The test raises OSError if no process may listen there."""
 
     def ask(port: int) -> bool:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -100,8 +122,7 @@ def is_free(host: str) -> Callable[[int], bool]:
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
                     return False
-                remedy = "choose ports above 1023" if error.errno == errno.EACCES else "choose another with --host"
-                raise CliError(f"cannot listen on {join_address(host, port)}: {error.strerror}", remedy) from error
+                raise OSError(error.errno, error.strerror, join_address(host, port)) from error
         return True
 
     return ask
