@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from gantry_broker.control.server import ControlServer
+from gantry_cli.local import group_run
 from gantry_cli.local.access import Access
 from gantry_cli.local.acting import LocalActions
-from gantry_cli.local.topics import Emptying
+from gantry_cli.local.group_run import GroupOptions, GroupRun, choose_group
+from gantry_cli.local.plan import Wanted
+from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
+from gantry_cli.local.running import DetachedFace
+from gantry_cli.local.topics import Emptying, LocalTopicReconciler
+from gantry_cli.stack import StackDirectory
 from gantry_spec import actions as act
 from gantry_spec.manifest import Spec
 from gantry_spec.observed import ObservedShard, Role
@@ -96,3 +105,30 @@ def test_a_master_that_fell_silent_may_have_taken_something_before() -> None:
     shards.close(1)
 
     assert (before, shards.is_empty(1, None)) == (False, True)
+
+
+async def test_topics_are_reconciled_by_the_spec_of_that_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit that comes while shards that go are looked at counts at once, for as long as that may take."""
+    ports = tuple((kind, 0) for kind in (NAME_SERVER, BROKER, SIDECAR))
+    options = GroupOptions(data=tmp_path, manifest=None, typed=Wanted(ports=ports))
+    directory = StackDirectory(tmp_path)
+    run = GroupRun(directory, choose_group(options), options, DetachedFace(-1))
+    edited, supervisor = msgspec.structs.replace(run.supervisor.spec, shards=2), run.supervisor
+    found: list[Spec] = []
+
+    async def keep(self: Emptying, wanted: int, masters: object) -> None:
+        supervisor.replace_settings(replace(supervisor.settings, spec=edited))
+
+    async def reconcile(self: LocalTopicReconciler, spec: Spec, masters: object) -> list[str]:
+        found.append(spec)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Emptying, "keep", keep)
+    monkeypatch.setattr(LocalTopicReconciler, "reconcile", reconcile)
+    monkeypatch.setattr(group_run, "UPKEEP_S", 0)
+    with pytest.raises(asyncio.CancelledError):
+        await run._keep_topics()
+
+    assert found == [edited]

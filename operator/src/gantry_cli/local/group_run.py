@@ -236,9 +236,10 @@ class GroupRun:
         """The clients of this group are ordinary ones, so they wait for its masters as others do."""
         while True:
             await asyncio.sleep(UPKEEP_S)
-            spec, masters = self.supervisor.spec, self.supervisor.masters()
+            masters = self.supervisor.masters()
             ends = {shard: (master.term.address, master.wrote) for shard, master in masters.items()}
-            await self.supervisor.emptying.keep(spec.shards, ends)
+            await self.supervisor.emptying.keep(self.supervisor.spec.shards, ends)
+            spec, masters = self.supervisor.spec, self.supervisor.masters()
             terms = [master.term for shard, master in masters.items() if shard < spec.shards]
             for line in await self._topics.reconcile(spec, terms):
                 self.supervisor.tell(line)
