@@ -193,7 +193,7 @@ class Broker(Host):
         if leaving.done():
             leaving.result()
         else:
-            log.warning("stopping: abandoned requests that did not end in time", extra={"waited_s": timeout_s / 2})
+            log.warning("stopping: not everything ended in time; continuing", extra={"waited_s": timeout_s / 2})
         try:
             await self._answer(end)
             self.flow.stop()
@@ -356,7 +356,7 @@ class Broker(Host):
         """The log ends at ``end`` now, and other records will lie behind it: forget places that are kept there."""
         self.core.routes.forget_all()
         self.core.stats.start_at(end)
-        self.delay.healed.log_cut(end)
+        self.delay.log_cut(end)
         self.transactions.log_cut(end)
         self.scrubber.log_cut(end)
         self.retention.time.log_cut(end)

@@ -313,6 +313,18 @@ async def test_a_healed_message_that_was_cut_off_is_not_looked_for(tmp_path: Pat
         assert broker.store.guard.damage.counters.found == 0
 
 
+async def test_delayed_message_at_the_place_of_a_cut_one_is_not_taken_for_passed_over(tmp_path: Path) -> None:
+    """What was passed over behind a cut is forgotten: a healed message there would be delivered twice."""
+    async with running_broker(tmp_path, disk=None, clock=None) as broker:
+        async with dialogue(broker) as peer:
+            await peer.send_ok(b"kept", properties=properties_text(UNIQ_KEY=UNIQUE, DELAY="5"))
+            cut = place_of(await peer.send_ok(b"cut", properties=properties_text(UNIQ_KEY=UNIQUE, DELAY="5")))
+        broker.delay._passed_over.update({(5, 0), (5, 1)})
+        await cut_log(broker, cut)
+
+        assert broker.delay._passed_over == {(5, 0)}
+
+
 async def test_transactions_behind_a_damaged_one_are_not_refused_while_it_is_awaited(tmp_path: Path) -> None:
     """What lies behind is not read yet: an end of it waits, and is not answered as if there were no such message."""
     async with running_master(tmp_path) as master, dialogue(master) as peer:

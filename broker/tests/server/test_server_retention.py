@@ -493,6 +493,31 @@ async def test_messages_behind_a_cut_are_as_old_as_they_are() -> None:
         assert here.begin <= 2 * MIB
 
 
+async def test_messages_behind_a_cut_are_as_old_as_they_are_after_a_kill() -> None:
+    """The broker dies before it has written the record again: its notes are older than the cut, and not believed."""
+    every_hour = ";".join(str(hour) for hour in range(24))
+    disk, clock = FaultyDisk(), FakeClock()
+    async with place(disk, clock, fileReservedTime="10", deleteWhen=every_hour) as here:
+        await here.fill(3)
+        await here.rounds()
+        clock.advance(6 * HOUR_MS)
+        await here.rounds()
+        queue = here.broker.store.queues.get(TOPIC, 0)
+        assert queue is not None and here.begin == 0
+        cut = next(unit[0] for unit in queue.units(0, queue.end) if unit[0] >= 2 * MIB)
+        stale = disk.read_file("/store/retention-clock.json")
+
+        await cut_log(here.broker, cut)
+        async with dialogue(here.broker) as here.client:
+            await here.fill(2)
+    disk.write_file("/store/retention-clock.json", stale)
+    async with place(disk, clock, fileReservedTime="10", deleteWhen=every_hour) as here:
+        clock.advance(6 * HOUR_MS)
+        await here.rounds()
+
+        assert here.begin <= 2 * MIB
+
+
 async def test_a_delete_hour_that_passes_in_doubt_is_made_up_for() -> None:
     """After a standstill and a reboot the hour of doubt may be the delete hour: expired files go right after it."""
     disk, clock = FaultyDisk(), FakeClock()

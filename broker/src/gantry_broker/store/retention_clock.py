@@ -59,6 +59,18 @@ class RetentionRecord(msgspec.Struct, kw_only=True, rename="camel", forbid_unkno
     notes: list[tuple[int, int]]
     """(offset, own time): by that time the log had come so far. Both grow."""
 
+    cuts: int | None = None
+    """How often the log's end had been cut (``StoreIdentity.cuts``); None in a record of an earlier version."""
+
+    def after_cuts(self, cuts: int) -> RetentionRecord:
+        """The record for a log that was cut ``cuts`` times: without notes, if some of these cuts came after it.
+
+        Other messages may have the offsets of the notes then. What is in the log counts as stored now.
+        """
+        if self.cuts in (None, cuts):
+            return self
+        return msgspec.structs.replace(self, notes=[], first_end=0, cuts=cuts)
+
 
 @final
 class RetentionClock:
@@ -113,7 +125,7 @@ class RetentionClock:
         place = bisect_left(self._notes, (end_offset, 0))
         return self._notes[place][1] if place < len(self._notes) else self._own_ms
 
-    def record(self, store: str, now: ClockReading) -> RetentionRecord:
+    def record(self, store: str, now: ClockReading, *, cuts: int | None = None) -> RetentionRecord:
         """What to keep, right after ``observe``. While a standstill is in doubt, it is kept in doubt."""
         wall_ms = now.wall_ms
         if self._settled_wall_ms is not None:
@@ -121,7 +133,7 @@ class RetentionClock:
         return RetentionRecord(
             store=store, own_ms=self._own_ms, wall_ms=wall_ms, boot_ms=now.boot_ms, boot_id=now.boot_id,
             doubted_from_ms=self._doubted_from_ms if self.is_doubtful else None,
-            first_end=self._first_end, notes=self._notes[:],
+            first_end=self._first_end, notes=self._notes[:], cuts=cuts,
         )  # fmt: skip
 
     def _settle(self, now: ClockReading) -> None:

@@ -1,6 +1,7 @@
 """The store's own time in a running broker (`store.retention_clock`), and the record of it that outlives the process.
 
-Notes of it name places in the log, so a cut is reported here as soon as it is made (`log_cut`).
+Notes of it name places in the log, so a cut is reported here as soon as it is made (`log_cut`). The record says how
+many cuts it knows of: one that was written before the last cut, as after a kill, has no notes to believe.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ class StoreTime:
             if not disk.exists(self._path):
                 return None
             record = decode_record(disk.read_file(self._path))
-            if record.store == self._core.store.identity.uuid:
-                return record
+            identity = self._core.store.identity
+            if record.store == identity.uuid:
+                return record.after_cuts(identity.cuts)
             reason = "it belongs to another store"
         except (OSError, ValueError, msgspec.DecodeError) as error:
             reason = str(error)
@@ -85,10 +87,11 @@ class StoreTime:
 
     async def _keep(self, clock: RetentionClock, now: ClockReading) -> None:
         """Write the record when there is a note more, at most once a minute, and every hour while nothing is sent."""
-        state = clock.notes_count, clock.is_doubtful, now.boot_ms // SETTLE_MS
+        identity = self._core.store.identity
+        state = clock.notes_count, clock.is_doubtful, now.boot_ms // SETTLE_MS, identity.cuts
         if state == self._recorded:
             return
-        data = encode_record(clock.record(self._core.store.identity.uuid, now))
+        data = encode_record(clock.record(identity.uuid, now, cuts=identity.cuts))
         try:
             await in_thread(lambda: self._core.disk.write_file(self._path, data))
         except OSError as error:

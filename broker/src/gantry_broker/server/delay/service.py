@@ -125,6 +125,12 @@ class DelayService:
     def __repr__(self) -> str:
         return f"<DelayService rounds={self.rounds} {self.progress!r}>"
 
+    def log_cut(self, end: int) -> None:
+        """The log ends at ``end`` now: forget what was healed or passed over behind it, others will have its places."""
+        self.healed.log_cut(end)
+        ends = {level: queue_end for level, (_, queue_end) in self.positions().items()}
+        self._passed_over = {(level, offset) for level, offset in self._passed_over if offset < ends.get(level, 0)}
+
     def positions(self) -> dict[int, tuple[int, int]]:
         """For every level used so far: (delivered up to, end of its queue)."""
         found: dict[int, tuple[int, int]] = {}
