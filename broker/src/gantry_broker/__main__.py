@@ -63,16 +63,21 @@ def read_settings(options: argparse.Namespace) -> BrokerSettings:
                 pairs = parse_properties_file(file.read())
         except OSError as error:
             raise SettingsError(f"cannot read {options.config}: {error.strerror}") from error
+        except SettingsError as error:
+            raise SettingsError(f"{options.config}: {error}") from error
     if options.namesrv is not None:
         pairs["namesrvAddr"] = options.namesrv
     for option in options.option:
-        pairs.update(parse_properties_file(option))
+        key, separator, value = option.partition("=")
+        if not separator or not key.strip():  # its author sees it in the command line already
+            raise SettingsError(f"-o {option}: is not KEY=VALUE")
+        pairs[key.strip()] = value.strip()
     return broker_settings(pairs)
 
 
 def insisted_keys(options: argparse.Namespace) -> set[str]:
     """The keys that this start's command line names: they win over what was changed at run time."""
-    return {key for option in options.option for key in parse_properties_file(option)}
+    return {option.partition("=")[0].strip() for option in options.option}
 
 
 def limit_files(settings: BrokerSettings) -> None:

@@ -171,7 +171,7 @@ _LATER: Final[dict[str, str]] = {
 
 
 def parse_properties_file(text: str) -> dict[str, str]:
-    """`key=value` lines; `#` and `!` begin comments. Errors never show a line: it may be a secret sent by mistake."""
+    """`key=value` lines; `#` and `!` begin comments. Errors never show a line that is no pair: it may be a secret."""
     pairs: dict[str, str] = {}
     for number, line in property_lines(text):
         key, separator, value = line.partition("=")

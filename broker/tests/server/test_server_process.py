@@ -83,7 +83,7 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
 BAD_SETTINGS = [
     (["-o", "brokerRole=SLAVE"], "brokerRole=SLAVE"),
     (["-o", "listenport=1"], "listenport is not a setting"),
-    (["-o", "listenPort"], "is not key=value"),
+    (["-o", "brokerId=0", "-o", "listenPort"], "-o listenPort: is not KEY=VALUE"),
     (["-c", "/nowhere/broker.conf"], "/nowhere/broker.conf"),
     (["-n", "nonsense"], "namesrvAddr=nonsense"),
 ]

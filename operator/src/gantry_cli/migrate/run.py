@@ -113,7 +113,7 @@ class Migration:
             dispatched = -1 if status.dispatched is None else status.dispatched
             copied, total = max(0, dispatched - log.begin), log.end - log.begin
             self._show(rates.look(copied, total))
-            if total - copied <= LEVEL_BYTES and not status.trouble and status.confirmed is not None:
+            if total - copied <= LEVEL_BYTES and not status.trouble:
                 return
             await asyncio.sleep(PROGRESS_S)
 
