@@ -81,6 +81,7 @@ def test_tree_without_packages_is_refused(tmp_path: Path) -> None:
         compare.prefix_for(tmp_path)
 
 
+@pytest.mark.verify
 @pytest.mark.needs_go
 def test_cell_is_measured_with_two_brokers(tmp_path: Path) -> None:
     """Both sides get every round: one cell with two real brokers of this tree."""
