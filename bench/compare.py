@@ -244,7 +244,7 @@ def print_cells(console: Console, cells: Sequence[Cell]) -> None:
             *(f"{cell.messages_per_second[side]:,.0f}" for side in SIDES), f"{cell.rate_ratio:.3f}",
         )  # fmt: skip
     console.print(table)
-    busiest = max(cell.other_cores for cell in cells if cell.name.startswith("send")) if cells else 0.0
+    busiest = max((cell.other_cores for cell in cells if cell.name.startswith("send")), default=0.0)
     if busiest > OTHER_CORES_NOTICED:
         console.print(f"other programs used up to {busiest:.1f} cores: repeat on a quiet machine", style="yellow")
 

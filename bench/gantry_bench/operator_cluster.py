@@ -72,7 +72,15 @@ class StandInCluster:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._session is not None, "entered before it is left"
+        await self.close()
+
+    async def close(self) -> None:
+        """End all connections, those of requests that are cancelled included; may be called again.
+
+        Call it right after `run` was cancelled: a request that has ended by then says goodbye over TLS, and nothing
+        waits for the answer of its server.
+        """
+        assert self._session is not None, "entered before it is closed"
         await self._session.close()
 
     async def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:

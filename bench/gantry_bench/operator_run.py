@@ -184,8 +184,11 @@ async def _run(scale: OperatorScale, url: str, child: OperatorChild, told: Calla
         asyncio.TaskGroup() as tasks,
     ):
         standing_in = tasks.create_task(cluster.run())
-        report = await _measured(scale, cluster, child, told)
-        standing_in.cancel()
+        try:
+            report = await _measured(scale, cluster, child, told)
+        finally:
+            standing_in.cancel()
+            await cluster.close()
     return report
 
 

@@ -33,8 +33,6 @@ EVENTS = "/api/v1/namespaces/shop/events"
 ORDERS = f"{GROUPS}/orders"
 RESERVED = "fileReservedTime=12"
 SOME_LOOKS_S = 1.5
-CLOSED_S = 0.25
-"""For the loop to close what is closed: connections over TLS say goodbye."""
 GOING = "namespace of group is terminating; nothing more is changed"
 TOO_LITTLE = {"resources": {"limits": {"memory": "64Mi"}}}
 
@@ -59,8 +57,8 @@ def nodes(server: ApiServer) -> Iterator[None]:
             await asyncio.wait([standing_in, ended], return_when=asyncio.FIRST_COMPLETED)
             assert not standing_in.done(), standing_in.exception()
             standing_in.cancel()
+            await cluster.close()
             await asyncio.gather(standing_in, return_exceptions=True)
-        await asyncio.sleep(CLOSED_S)
 
     end, began, loop = asyncio.Event(), threading.Event(), asyncio.new_event_loop()
     with ThreadPoolExecutor(1) as threads:
