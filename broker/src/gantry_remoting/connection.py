@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
         self._resume(ReadPause.ANSWERS_DEFERRED)
 
     def queued_bytes(self) -> int:
-        """What the kernel has received from the peer and nobody has read."""
+        """How many bytes from the peer the kernel has received and this process has not read."""
         found = self._transport.get_extra_info("socket")
         try:
             return int(QUEUED.unpack(fcntl.ioctl(found.fileno(), termios.FIONREAD, QUEUED_ROOM))[0]) if found else 0

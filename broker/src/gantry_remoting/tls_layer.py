@@ -112,7 +112,7 @@ def subject_text(certificate: dict[str, object]) -> str:
     """Whom a certificate is about, as one line for logs: `CN=billing,OU=payments,O=Example`.
 
     It takes what `getpeercert` gives. The most specific part is first, as LDAP writes names. A certificate without a
-    subject is known by its first other name, or not at all. A name is chosen by whoever asked for the certificate, so
+    subject is known by its first other name, or not at all. The applicant for a certificate chooses its name, so
     everything that could end a field or a line of a log is written with a backslash.
     """
     subject = cast(_Names, certificate.get("subject") or ())

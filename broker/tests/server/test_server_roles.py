@@ -162,7 +162,7 @@ async def test_a_degrade_policy_goes_on_alone_and_shows_it(tmp_path: Path) -> No
 
         assert await send(master, "a") == [0]
         assert is_degraded(master)
-        assert not master.path.ack_gate.must_wait(), "answers do not wait for whom nobody waits for"
+        assert not master.path.ack_gate.must_wait(), "answers do not wait for slaves that are not counted"
         assert await bodies(master) == [b"a"]
         await members.slave(master)
         assert await send(master, "b") == [0]

@@ -245,7 +245,7 @@ def test_tables_are_judged_with_their_copies(
 
 
 def test_a_table_that_was_rolled_back_is_judged_by_its_newer_copy(world: StoreWorld) -> None:
-    """The next start uses the copy; so does whoever looks at the store before it."""
+    """The next start uses the copy, and so do the tools before it."""
     world.close()
     file = ConfigFile(world.disk, world.root, "consumerOffset")
     file.save({"offsetTable": {"orders@billing": {"0": 40}}})

@@ -7,10 +7,10 @@ The ledger is `gantry_spec.ledger`'s, made from what the sidecars report:
 
     statuses of a shard's sidecars -> ObservedShard -> ledger_of(...) -> Ledger       once a second, and when asked
 
-The supervisor and the operator count by the same function, so nobody is shown another number here than the one by which
-a roll waits or a failover is refused. What they know from the Lease and the spec is taken from the master's own report:
+The supervisor and the operator count by the same function, so the number shown here is the one by which a roll waits
+or a failover is refused. What they know from the Lease and the spec is taken from the master's own report:
 its epoch, who may be elected, how many acks it needs, whether it flushes before it answers. Where a broker's roles do
-not move nobody may be elected; there every slave of the master counts, since a copy is a copy.
+not move no member can be elected; there every slave of the master counts, since a copy is a copy.
 
 A flush mode that is not known is taken for the weaker one: more is shown at risk then than is, never less.
 """

@@ -62,8 +62,8 @@ class SocketFile:
 
         bind <path>.<pid>  --chmod 0600-->  listen  --rename-->  <path>
 
-    Nobody can connect before it listens, so there is no moment at which others could, and none at which the path leads
-    to a socket that refuses. What a dead broker left at the path is replaced. A living one's would be, too: that there
+    No client can connect before it listens, so at no moment can another user connect, and at none does the path lead to
+    a socket that refuses. What a dead broker left at the path is replaced. A living one's would be, too: that there
     is none is what the lock of the store is for, so take that first.
     """
 

@@ -1,4 +1,4 @@
-"""Records that were passed over because they were damaged, and that are good again: services look at them once more."""
+"""Records that services skipped because they were damaged, and process again after they were healed."""
 
 from collections.abc import Callable
 from typing import Final, final

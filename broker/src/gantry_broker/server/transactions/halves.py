@@ -163,7 +163,7 @@ class OpenHalves:
         """An op message says that these have ended."""
         for offset in half_offsets:
             half = self._open.get(offset)
-            if half is not None and half.successor is None:  # otherwise it goes on, and its successor takes over
+            if half is not None and half.successor is None:  # otherwise its successor continues the transaction
                 self._close(offset)
 
     # -- what happens here ---------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def committed_draft(message: StoredMessage, queue: ConsumeQueue) -> Draft:
 
 
 def renewed_draft(message: StoredMessage, queue: ConsumeQueue, half: Half) -> Draft:
-    """The half message once more, asked for one time more."""
+    """The half message again, with its count of checks raised by one."""
     properties = {
         **message.properties,
         keys.TRANSACTION_CHECK_TIMES: str(half.checks + 1),

@@ -47,7 +47,7 @@ HOUR_MS: Final = 3_600_000
 
 @final
 class Questions:
-    """What is asked about transactions that nobody has ended, and when that is given up. Owned by the event loop.
+    """Asks producers about open transactions, and gives up after enough answers. Owned by the event loop.
 
     A question is not counted while no producer of the group is there: a producer that is away for a while finds its
     transactions where it left them.
