@@ -74,7 +74,7 @@ def test_a_run_that_dies_before_it_is_decided_has_changed_nothing(tmp_path: Path
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), Tables(tmp_path) as tables:
-        patched.setattr("gantry_pipelines.analytics.tables.write_whole", die)
+        patched.setattr("gantry_pipelines.analytics.tables.replace_file", die)
         tables.write("b", {"latency": windows(0, 2, 20)}, {"writtenTo": 2})
     assert (tmp_path / STAGED).exists()
 

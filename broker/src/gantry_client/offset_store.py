@@ -12,7 +12,7 @@ from gantry_client.errors import InvalidMessage, OffsetsUnreadable
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.queue_reader import QueueReader
 from gantry_client.settings import ConsumerSettings, MessageModel, StartFrom
-from gantry_remoting.small_file import replace_file
+from gantry_remoting.durable_files import replace_file
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.names import RETRY_PREFIX, path_component
 

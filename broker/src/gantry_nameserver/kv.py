@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
-from gantry_remoting.small_file import read_candidates, replace_file
+from gantry_remoting.durable_files import read_candidates, replace_file
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.nameserver import KeyValueConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import final
 
 from gantry_nameserver.settings import UPDATABLE, NameServerSettings, SettingsError, entries_of, with_entries
-from gantry_remoting.small_file import read_candidates, replace_file
+from gantry_remoting.durable_files import read_candidates, replace_file
 from gantry_wire.properties_text import read_properties, write_properties
 
 

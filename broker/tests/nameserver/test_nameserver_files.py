@@ -15,7 +15,7 @@ from gantry_nameserver.settings import (
     read_settings_file,
     with_entries,
 )
-from gantry_remoting.small_file import replace_file
+from gantry_remoting.durable_files import replace_file
 from gantry_wire.properties_text import read_properties, write_properties
 
 

@@ -15,6 +15,8 @@ from typing import Final, Self, final
 
 import msgspec
 
+from gantry_remoting.durable_files import replace_file
+
 DEFAULT_DIRECTORY: Final = Path(".gantry/local")
 
 
@@ -74,9 +76,7 @@ class StackDirectory:
     def write(self, record: StackRecord) -> None:
         """Tell others where we are."""
         assert self._lock is not None, "only whoever claimed the directory writes its record"
-        temporary = self.record_file.with_suffix(".tmp")
-        temporary.write_bytes(msgspec.json.encode(record))
-        os.replace(temporary, self.record_file)
+        replace_file(self.record_file, msgspec.json.encode(record), is_durable=False)
 
     def release(self) -> None:
         if self._lock is not None:

@@ -13,7 +13,7 @@ from local_group_kit import planned
 from gantry_cli.errors import CliError
 from gantry_cli.local.group_run import wait_for_end
 from gantry_cli.local.lease import LeaseFile
-from gantry_cli.local.state import GroupRecord, GroupState, Held, write_whole
+from gantry_cli.local.state import GroupRecord, GroupState, Held
 from gantry_cli.processes import boot_id_of
 from gantry_spec.lease import Goal, LeaseRecord
 from gantry_spec.manifest.annotations import wanted
@@ -69,18 +69,6 @@ def test_a_damaged_file_is_a_line_with_a_remedy(tmp_path: Path, name: str, conte
 
     text = caught.value.format_message()
     assert str(tmp_path / name) in text and " -- " in text and "\n" not in text
-
-
-def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
-    """A write that is cut off leaves what was there before."""
-    path = tmp_path / "file"
-    write_whole(path, b"before")
-    os.mkdir(tmp_path / ".file.new")  # the next one cannot even begin
-
-    with pytest.raises(OSError):
-        write_whole(path, b"after")
-
-    assert path.read_bytes() == b"before"
 
 
 def test_the_secret_is_made_once_and_only_we_can_read_it(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
 
-from pyspark_rocketmq.durable_files import write_whole
+from gantry_remoting.durable_files import replace_file
 from pyspark_rocketmq.model import QueueId
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def record_gaps(path: str, gaps: Sequence[Gap]) -> None:
     lines = gap_lines(gaps)
     name = f"gaps-{hashlib.sha256(lines).hexdigest()[:20]}.json"
     if urlsplit(path).scheme in ("", "file"):
-        write_whole(Path(urlsplit(path).path if path.startswith("file:") else path, name), lines)
+        replace_file(Path(urlsplit(path).path if path.startswith("file:") else path, name), lines)
         return
     store, folder = pafs.FileSystem.from_uri(path)
     with store.open_output_stream(f"{folder.rstrip('/')}/{name}") as stream:  # an object is there whole, or not

@@ -21,10 +21,11 @@ from typing import Final, final
 from gantry_access import AccessFileError, read_credentials
 from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError
-from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, write_whole
+from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
 from gantry_cli.processes import boot_id_of
 from gantry_client import ClientSettings
 from gantry_remoting import ClientTlsSettings
+from gantry_remoting.durable_files import replace_file
 from gantry_spec.manifest import Spec
 
 SECRET_BYTES: Final = 32
@@ -121,7 +122,7 @@ def _secret(state: GroupState, field: str, name: str, files: tuple[str, ...]) ->
 def make_replication_secret(access: Access) -> None:
     """Once for a group."""
     if access.replication is not None and not access.replication.exists():
-        write_whole(access.replication, secrets.token_urlsafe(SECRET_BYTES).encode())
+        replace_file(access.replication, secrets.token_urlsafe(SECRET_BYTES).encode(), mode=0o600)
 
 
 # -- the token of the sidecars -----------------------------------------------------------------------------------------

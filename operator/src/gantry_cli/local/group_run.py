@@ -32,7 +32,7 @@ from gantry_cli.local.plan import (
 )
 from gantry_cli.local.publishing import Publisher
 from gantry_cli.local.running import Face, claim, first_error, is_listening, own_name, run_until_stopped
-from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord, now_ms, write_whole
+from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord, now_ms
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.local.topics import LocalTopicReconciler
 from gantry_cli.options import DEFAULT_NAME_SERVER
@@ -42,6 +42,7 @@ from gantry_cli.round_trip import RoundTrip, round_trip
 from gantry_cli.stack import DEFAULT_DIRECTORY, StackDirectory, StackRecord
 from gantry_client import Admin, ClientError
 from gantry_remoting.addresses import join_address
+from gantry_remoting.durable_files import replace_file
 from gantry_spec.broker_conf import broker_name
 from gantry_spec.manifest import BrokerGroup, changes
 
@@ -151,7 +152,7 @@ class GroupRun:
 
     def _name_server(self, record: NameServerRecord) -> ServerProcess:
         conf = self.state.conf(record.name)
-        write_whole(conf, self._access.name_server_conf.encode(), mode=0o644, is_durable=False)
+        replace_file(conf, self._access.name_server_conf.encode(), mode=0o644, is_durable=False)
         arguments = ("--listen", record.address, "--data", record.data, "-c", str(conf))
         return ServerProcess(
             record.name, "gantry_nameserver", lambda: arguments, Path(record.log), policy=local_restart_policy(),

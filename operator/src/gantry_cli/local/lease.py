@@ -19,7 +19,8 @@ from typing import Final, final
 import msgspec
 
 from gantry_cli.local.member import LocalMember
-from gantry_cli.local.state import GroupState, machine_boot, now_ms, read_whole, write_whole
+from gantry_cli.local.state import GroupState, machine_boot, now_ms, read_whole
+from gantry_remoting.durable_files import replace_file
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.observed import LastWord, ObservedLease, Role, last_word_after
 from gantry_status.order_client import OrderClient
@@ -54,7 +55,7 @@ class LeaseFile:
         version = str(int("0" if current is None else current.version) + 1)
         new = msgspec.structs.replace(record, version=version)
         # A loss that a person has accepted is a size as manifests write it; here it is its number.
-        write_whole(self.path, msgspec.json.format(msgspec.json.encode(new, enc_hook=int)))
+        replace_file(self.path, msgspec.json.format(msgspec.json.encode(new, enc_hook=int)), mode=0o600)
         self._seen = ObservedLease(record=new, seen_ms=self._now_ms())
         return True
 

@@ -14,8 +14,9 @@ from typing import Final, final
 
 from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
-from gantry_cli.local.state import GroupState, MemberRecord, machine_boot, write_whole
+from gantry_cli.local.state import GroupState, MemberRecord, machine_boot
 from gantry_cli.processes import RestartPolicy, ServerProcess
+from gantry_remoting.durable_files import replace_file
 from gantry_spec.broker_conf import Place, broker_conf, conf_text, template_of
 from gantry_spec.manifest import Spec
 from gantry_spec.observed import Disk, Member, Process, Report
@@ -146,7 +147,7 @@ class LocalMember:
         Path(record.store).mkdir(parents=True, exist_ok=True)
         conf = self._state.conf(record.name)
         text = conf_text(broker_conf(settings.spec, place, is_single=settings.is_single))
-        write_whole(conf, text.encode(), mode=0o644, is_durable=False)
+        replace_file(conf, text.encode(), mode=0o644, is_durable=False)
         self.template, self.acks_needed = settings.template, settings.spec.replication.acks_needed
         return ["-c", str(conf)]
 

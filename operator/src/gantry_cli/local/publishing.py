@@ -14,11 +14,12 @@ from typing import Final, final
 import msgspec
 
 from gantry_cli.local.look import Look, MemberView
-from gantry_cli.local.state import member_name, now_ms, write_whole
+from gantry_cli.local.state import member_name, now_ms
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.processes import ServerProcess
 from gantry_cli.text import duration_text
 from gantry_remoting.addresses import join_address
+from gantry_remoting.durable_files import replace_file
 from gantry_spec.explain import explain
 from gantry_spec.ledger import Fault, Ledger
 from gantry_spec.manifest.quantities import bytes_text
@@ -41,7 +42,7 @@ class Publisher:
         data = msgspec.json.encode(self.look(), enc_hook=int)
         try:
             self._publish_group()  # first: who has read that a member is gone finds no record of it
-            write_whole(path, data, mode=0o644, is_durable=False)
+            replace_file(path, data, mode=0o644, is_durable=False)
             self._failure = ""
         except OSError as error:
             if str(error) != self._failure:

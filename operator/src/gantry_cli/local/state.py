@@ -33,6 +33,7 @@ import msgspec
 
 from gantry_cli.errors import CliError
 from gantry_cli.processes import ServerProcess
+from gantry_remoting.durable_files import replace_file
 from gantry_spec.manifest import BrokerGroup, ManifestError, read_group
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, Wanted, asked, standing, without
 from gantry_spec.observed import LastWord
@@ -178,7 +179,7 @@ class GroupState:
 
     def write_group(self, record: GroupRecord) -> None:
         """Readable for whoever may enter the folder: there is no secret in it."""
-        write_whole(self.group_file, msgspec.json.format(msgspec.json.encode(record)), mode=0o644, is_durable=False)
+        replace_file(self.group_file, msgspec.json.format(msgspec.json.encode(record)), mode=0o644, is_durable=False)
 
     def is_single(self) -> bool:
         """Whether the folder is that of a broker alone. Raises CliError if the record is damaged.
@@ -203,7 +204,7 @@ class GroupState:
 
     def write_manifest(self, text: bytes) -> None:
         """Hand a manifest over. It was read and compared before."""
-        write_whole(self.manifest_file, text, mode=0o644)
+        replace_file(self.manifest_file, text, mode=0o644)
 
     @contextmanager
     def editing(self) -> Iterator[None]:
@@ -220,7 +221,7 @@ class GroupState:
         return read_whole(self.annotations_file, dict[str, str], "remove it: it holds only orders of people") or {}
 
     def write_annotations(self, annotations: dict[str, str]) -> None:
-        write_whole(self.annotations_file, msgspec.json.encode(annotations))
+        replace_file(self.annotations_file, msgspec.json.encode(annotations), mode=0o600)
 
     def read_held(self) -> list[Held]:
         """Raises CliError if they are damaged."""
@@ -235,7 +236,7 @@ class GroupState:
         return any(now_ms < one.until_ms for one in held)
 
     def write_held(self, held: list[Held]) -> None:
-        write_whole(self.held_file, msgspec.json.encode(held), is_durable=False)
+        replace_file(self.held_file, msgspec.json.encode(held), mode=0o600, is_durable=False)
 
     # -- what is remembered over a restart -----------------------------------------------------------------------------
 
@@ -247,12 +248,12 @@ class GroupState:
 
     def write_words(self, machine_boot: str, words: dict[int, LastWord]) -> None:
         document = Words(machine_boot=machine_boot, words=words)
-        write_whole(self.words_file, msgspec.json.encode(document), is_durable=False)
+        replace_file(self.words_file, msgspec.json.encode(document), mode=0o600, is_durable=False)
 
     def token(self) -> str:
         """The secret that sidecars ask for; made when there is none."""
         if not self.token_file.exists():
-            write_whole(self.token_file, f"console:{secrets.token_urlsafe(TOKEN_BYTES)}\n".encode())
+            replace_file(self.token_file, f"console:{secrets.token_urlsafe(TOKEN_BYTES)}\n".encode(), mode=0o600)
         line = self.token_file.read_text(encoding="utf-8").split("\n", 1)[0]
         _, separator, token = line.partition(":")
         if not separator or not token:
@@ -349,31 +350,10 @@ def parse_member(text: str) -> tuple[int, int] | None:
 
 
 # -- files that are whole ----------------------------------------------------------------------------------------------
-# Small files that are there whole or as they were before, and are never believed when they are damaged.
+# Files of JSON are replaced as a whole, and a damaged one is an error with a remedy.
 
 
 T = TypeVar("T")
-
-
-def write_whole(path: Path, data: bytes, *, mode: int = 0o600, is_durable: bool = True) -> None:
-    """Replace a file; with ``is_durable`` a power cut after this finds it. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        if is_durable:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(temporary, path)
-    if is_durable:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def read_whole(path: Path, kind: type[T], remedy: str) -> T | None:

@@ -10,7 +10,6 @@ run again, or taken back, by somebody who knows nothing of the first one.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +19,7 @@ import msgspec
 
 from gantry_cli.migrate.source import CannotMigrate
 from gantry_remoting.addresses import join_address, split_address
+from gantry_remoting.durable_files import replace_file
 
 COPIED: Final = (
     "brokerClusterName", "brokerName", "mappedFileSizeCommitLog", "maxMessageSize", "messageDelayLevel",
@@ -108,18 +108,7 @@ class Home:
 
     def _write(self, path: Path, data: bytes) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".tmp")
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            replace_file(path, data)
         except OSError as error:
             raise CannotMigrate(f"{path} cannot be written: {error.strerror}", "choose another --data") from error
 

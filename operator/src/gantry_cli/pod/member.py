@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
+from gantry_remoting.durable_files import replace_file
 from gantry_spec.cluster_objects import place_of_pod, shard_name
 from gantry_status import PageReader, StatusPageError
 
@@ -99,9 +99,7 @@ class Addresses:
         return {str(name): str(address) for name, address in found.items()} if isinstance(found, dict) else {}
 
     def _write(self) -> None:
-        draft = self._path.with_suffix(".new")
-        draft.write_text(json.dumps(self._known))
-        os.replace(draft, self._path)
+        replace_file(self._path, json.dumps(self._known).encode(), is_durable=False)
 
 
 # -- pulse -------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from gantry_pipelines.analytics.axes import Unit, amount, moment_text
 from gantry_pipelines.analytics.charts import Chart
 from gantry_pipelines.analytics.figures import Figures, figures_of
 from gantry_pipelines.analytics.tables import Tables
-from pyspark_rocketmq.durable_files import write_whole
+from gantry_remoting.durable_files import replace_file
 
 DAYS_MAX: Final = 7
 """What a report shows: the last week of what was written."""
@@ -31,7 +31,7 @@ def write_report(tables: Tables, path: Path, now_ms: int) -> bool:
     figures = figures_of(tables, now_ms - DAYS_MAX * DAY_MS, now_ms + DAY_MS)
     if figures is None:
         return False
-    write_whole(path, page(figures, now_ms).encode())
+    replace_file(path, page(figures, now_ms).encode())
     return True
 
 

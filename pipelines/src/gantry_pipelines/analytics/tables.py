@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gantry_pipelines.errors import JobError
-from pyspark_rocketmq.durable_files import sync_file, sync_folder, write_whole
+from gantry_remoting.durable_files import replace_file, sync_file, sync_folder
 
 TIME: Final = pa.timestamp("us", tz="UTC")
 _WINDOW: Final[list[tuple[str, pa.DataType]]] = [("windowBegin", TIME), ("windowEnd", TIME), ("topic", pa.string())]
@@ -198,7 +198,7 @@ class Tables:
                 sync_file(path)
                 moves[f"{STAGED}/{run}/{target}"] = target
         journal = {"run": run, "moves": moves, "progress": dict(progress)}
-        write_whole(self._root / JOURNAL, json.dumps(journal).encode())
+        replace_file(self._root / JOURNAL, json.dumps(journal).encode())
         self._finish()
         return len(moves)
 
@@ -234,7 +234,7 @@ class Tables:
                     (self._root / target).parent.mkdir(parents=True, exist_ok=True)
                     os.replace(self._root / source, self._root / target)
                     sync_folder((self._root / target).parent)
-            write_whole(self._root / PROGRESS, json.dumps(journal["progress"]).encode())
+            replace_file(self._root / PROGRESS, json.dumps(journal["progress"]).encode())
             path.unlink()
             sync_folder(self._root)
         shutil.rmtree(self._root / STAGED, ignore_errors=True)

@@ -30,7 +30,7 @@ from gantry_pipelines.archive.manifest import ArchivedFile, Kind, Record, joined
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.writer import ArchiveWriter, finish_exchange
 from gantry_pipelines.archive.writing import ROW_GROUP_ROWS, Packing, checksum_of, parquet_writer, said_of
-from pyspark_rocketmq.durable_files import make_folders, sync_file
+from gantry_remoting.durable_files import make_folders, sync_file
 from pyspark_rocketmq.model import QueueRange
 
 TARGET_BYTES: Final = 256 << 20

@@ -31,7 +31,7 @@ from typing import Any, Final, Protocol, final
 from gantry_pipelines.archive.errors import ArchiveBusy, FencedOut
 from gantry_pipelines.archive.layout import LOCK, WRITER
 from gantry_pipelines.archive.storage import Folder, Storage
-from pyspark_rocketmq.durable_files import make_folders
+from gantry_remoting.durable_files import make_folders
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from gantry_pipelines.archive.errors import ArchiveError, CannotCompact
 from gantry_pipelines.archive.layout import STAGED, STAGED_SUFFIX
-from pyspark_rocketmq.durable_files import make_folders, sync_file, sync_folder, write_whole
+from gantry_remoting.durable_files import make_folders, replace_file, sync_file, sync_folder
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -102,7 +102,7 @@ class Folder:
 
     def write(self, path: str, data: bytes) -> None:
         """By a file beside it."""
-        write_whole(self._at(path), data)
+        replace_file(self._at(path), data)
 
     def remove(self, path: str) -> None:
         """Delete a file, and nothing else: an empty folder does no harm, and somebody may be about to use it."""

@@ -30,10 +30,10 @@ from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import Job
 from gantry_pipelines.outcome import EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
 from gantry_pipelines.source_options import read_settings, read_tokens
+from gantry_remoting.durable_files import replace_file, replacement_of
 from gantry_spec.pipelines.kinds import AuditSpec
 from gantry_spec.pipelines.parts import AuditCheck
 from pyspark_rocketmq.catalog import Catalog
-from pyspark_rocketmq.durable_files import replacement_of, write_whole
 from pyspark_rocketmq.errors import RocketMQSourceError
 from pyspark_rocketmq.model import ReadFrom, Replica, TransportKind
 from pyspark_rocketmq.settings import ReadSettings
@@ -150,8 +150,8 @@ def written(result: AuditResult, folder: Path, findings_max: int) -> int:
     table = findings_table(result.findings[:findings_max])
     with replacement_of(folder / "findings" / f"{name}.parquet") as path:
         pq.write_table(table, path, compression="zstd")
-    write_whole(folder / "reports" / f"{name}.txt", result.text().encode())
-    write_whole(folder / "reports" / f"{name}.json", (json.dumps(result.document(), indent=2) + "\n").encode())
+    replace_file(folder / "reports" / f"{name}.txt", result.text().encode())
+    replace_file(folder / "reports" / f"{name}.json", (json.dumps(result.document(), indent=2) + "\n").encode())
     return 3
 
 

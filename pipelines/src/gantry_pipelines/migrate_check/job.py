@@ -29,10 +29,10 @@ from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_UNKNOWN, Outco
 from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.session import spark_session
 from gantry_pipelines.source_options import connection_options, read_settings, selected
+from gantry_remoting.durable_files import replace_file
 from gantry_spec.manifest.parts import Address, Part
 from gantry_spec.pipelines.parts import GroupName, PipelineSpec, Transport
 from pyspark_rocketmq.catalog import Catalog
-from pyspark_rocketmq.durable_files import write_whole
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.schema import ddl
 from pyspark_rocketmq.settings import ReadSettings
@@ -182,8 +182,8 @@ def _outcome(result: CheckResult, config: PipelineConfig[MigrateCheckSpec], repo
     files = 0
     if config.here.destination:
         folder = Path(config.here.destination)
-        write_whole(folder / "migrate-check.txt", text.encode())
-        write_whole(folder / "migrate-check.json", (json.dumps(result.document(), indent=2) + "\n").encode())
+        replace_file(folder / "migrate-check.txt", text.encode())
+        replace_file(folder / "migrate-check.json", (json.dumps(result.document(), indent=2) + "\n").encode())
         files = 2
     total = len(result.findings)
     return Outcome(

@@ -1,4 +1,4 @@
-"""Files that appear whole and durably: the order of effects, and what a failure leaves."""
+"""Files that are replaced as a whole: the order of effects, and what a failure leaves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_rocketmq import durable_files
+from gantry_remoting import durable_files
 
 
 def test_bytes_are_durable_before_the_name_and_the_name_before_the_end(
@@ -15,20 +15,20 @@ def test_bytes_are_durable_before_the_name_and_the_name_before_the_end(
 ) -> None:
     """A crash at any moment leaves the old file or the new one, under its name."""
     path, steps = tmp_path / "new" / "offsets.json", list[str]()
-    fsync, replace = os.fsync, Path.replace
+    fsync, replace = os.fsync, os.replace
 
     def sync(descriptor: int) -> None:
         name = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         steps.append(f"sync {'folder ' + name.name if name.is_dir() else name.read_bytes().decode()}")
         fsync(descriptor)
 
-    def rename(beside: Path, target: Path) -> Path:
+    def rename(beside: Path, target: Path) -> None:
         steps.append(f"rename to {target.name}")
-        return replace(beside, target)
+        replace(beside, target)
 
     monkeypatch.setattr(os, "fsync", sync)
-    monkeypatch.setattr(Path, "replace", rename)
-    durable_files.write_whole(path, b"one")
+    monkeypatch.setattr(os, "replace", rename)
+    durable_files.replace_file(path, b"one")
 
     named = steps.index("rename to offsets.json")
     assert "sync one" in steps[:named]
@@ -60,7 +60,7 @@ def test_full_disk_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
-        durable_files.write_whole(path, b"new")
+        durable_files.replace_file(path, b"new")
 
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["manifest.json"]
