@@ -41,7 +41,8 @@ LATER: Final = frozenset(
 DECIDED: Final = ("8", "12")
 """Ends of a transaction: committed, rolled back."""
 SHORT_SUSPENSIONS: Final = ("0", "30")
-SEND_PREFIX: Final = b'{"code":310,'
+SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":10,')
+"""How the headers begin that a broker may read by the short way of a send."""
 
 
 class SendHeader(msgspec.Struct, gc=False):
@@ -100,7 +101,7 @@ class Debt:
             self.must_close = True
 
     def _is_short_send(self, frame: Frame) -> bool:
-        if frame.serialization != 0 or not frame.header.startswith(SEND_PREFIX):
+        if frame.serialization != 0 or not frame.header.startswith(SEND_PREFIXES):
             return False
         try:
             opaque = _decode_send(frame.header).opaque
