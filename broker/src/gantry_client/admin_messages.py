@@ -12,7 +12,7 @@ from gantry_wire.command import Command
 from gantry_wire.commands.pull import QueryMessage, ViewMessage
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_record, decode_records, parse_offset_message_id
-from gantry_wire.properties import KEYS, UNIQUE_KEY
+from gantry_wire.properties import KEYS, UNIQUE_KEY, split_keys
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 TIMESTAMP_MAX: Final = (1 << 63) - 1
@@ -66,8 +66,7 @@ class Messages:
             topic=topic, key=key, max_num=messages_max, begin_timestamp=0, end_timestamp=TIMESTAMP_MAX
         )
         found = await self._ask(address, question, is_unique_key=is_unique_key)
-        name = UNIQUE_KEY if is_unique_key else KEYS
-        mine = (record for record in found if key in record.properties.get(name, "").split())
+        mine = (record for record in found if key in _keys_of(record, is_unique_key=is_unique_key))
         unique = {record.physical_offset: record for record in mine}
         return [unique[offset] for offset in sorted(unique)][:messages_max]
 
@@ -107,3 +106,8 @@ class Messages:
                 if any(is_same(address, one) for one in addresses.values()):
                     return broker_name
         return address
+
+
+def _keys_of(record: StoredMessage, *, is_unique_key: bool) -> tuple[str, ...]:
+    text = record.properties.get(UNIQUE_KEY if is_unique_key else KEYS, "")
+    return (text,) if is_unique_key else split_keys(text)

@@ -82,7 +82,7 @@ class Tagged:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(self.properties.get(names.KEYS, "").split())
+        return names.split_keys(self.properties.get(names.KEYS, ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from gantry_wire.message import (
     RECORD_BYTES_MIN,
     SHORT,
 )
-from gantry_wire.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY
+from gantry_wire.properties import KEYS, TAGS, UNIQUE_KEY, index_keys
 from gantry_wire.seal import SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_MAX
 
 _HEAD: Final = struct.Struct(">iiii4xqqi16xq20xi")
@@ -108,9 +108,5 @@ def tag_of(properties: bytes) -> bytes:
 
 def keys_of(properties: bytes) -> tuple[str, ...]:
     """What a message is found by: its unique key, then every key of its user."""
-    unique = _value(properties, _UNIQUE)
-    keys: tuple[str, ...] = ()
-    if _KEYS in properties:
-        text = _value(properties, _KEYS).decode("utf-8", "replace")
-        keys = tuple(key for key in text.split(KEY_SEPARATOR) if key)
-    return (unique.decode("utf-8", "replace"), *keys) if unique else keys
+    text = _value(properties, _KEYS).decode("utf-8", "replace") if _KEYS in properties else ""
+    return index_keys(_value(properties, _UNIQUE).decode("utf-8", "replace"), text)

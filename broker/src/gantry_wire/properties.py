@@ -63,6 +63,25 @@ PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 KEY_SEPARATOR: Final = " "
 
 
+def split_keys(text: str) -> tuple[str, ...]:
+    """Return the keys in the text of ``KEYS``: RocketMQ separates them by spaces, and by nothing else."""
+    return tuple(key for key in text.split(KEY_SEPARATOR) if key)
+
+
+def index_keys(unique: str | None, text: str | None) -> tuple[str, ...]:
+    """Return what the key index finds a message by: its unique key, then every key of its user.
+
+    The append, the recovery and a reader of the index must agree on them.
+    """
+    keys = split_keys(text) if text else ()
+    return (unique, *keys) if unique else keys
+
+
+def message_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what the key index finds a message by, from its properties."""
+    return index_keys(properties.get(UNIQUE_KEY), properties.get(KEYS))
+
+
 def parse_properties(text: str) -> dict[str, str]:
     """The pairs of a property string. The last of two equal names wins, as in Java's map."""
     pairs: dict[str, str] = {}

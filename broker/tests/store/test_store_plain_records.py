@@ -13,7 +13,7 @@ from gantry_broker.store import recovery
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.identity import LOG_END_MAX, Stretch
 from gantry_broker.store.message_store import MessageStore
-from gantry_broker.store.record_dispatch import RecordFacts, message_keys, plain_facts, record_facts
+from gantry_broker.store.record_dispatch import RecordFacts, plain_facts, record_facts
 from gantry_broker.store.recovery import INFINITE, ScanResult, scan_log
 from gantry_broker.store.settings import StoreSettings
 from gantry_testing.fake_clock import FakeClock
@@ -23,7 +23,7 @@ from gantry_wire.hashing import tags_code
 from gantry_wire.message import StoredMessage, encode_record
 from gantry_wire.names import SCHEDULE_TOPIC
 from gantry_wire.plain_records import PlainRecord, keys_of, tag_of
-from gantry_wire.properties import format_properties, parse_properties
+from gantry_wire.properties import format_properties, message_keys, parse_properties
 
 LEVELS_MS = StoreSettings().delay_levels_ms
 V6_HOST = bytes(range(16)) + b"\0\0\x27\x10"

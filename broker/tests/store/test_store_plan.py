@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_broker.store.record_dispatch import message_keys, record_facts
+from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.recovery import INFINITE, StartFacts, StartPlan, plan_start, scan_log
 from gantry_broker.store.settings import DEFAULT_DELAY_LEVELS, StoreSettings, parse_delay_levels
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
+from gantry_wire.properties import message_keys
 
 FILE_BYTES = 2048
 

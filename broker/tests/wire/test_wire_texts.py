@@ -19,7 +19,7 @@ from gantry_wire.names import (
     retry_topic,
     topic_fault,
 )
-from gantry_wire.properties import encode_properties, format_properties, parse_properties
+from gantry_wire.properties import encode_properties, format_properties, message_keys, parse_properties, split_keys
 from gantry_wire.unique_id import UniqueIds
 
 PLAIN = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=30)
@@ -32,6 +32,13 @@ def test_properties_are_read_back(pairs: dict[str, str]) -> None:
     """Any names and values without the two separators survive."""
     assert parse_properties(format_properties(pairs)) == pairs
     assert encode_properties(pairs) == format_properties(pairs).encode()
+
+
+def test_keys_are_separated_by_spaces_only() -> None:
+    """A tab belongs to its key, as in the broker's index; a reader that split there would not find the message."""
+    assert split_keys(" a\tb  c ") == ("a\tb", "c")
+    assert message_keys({"KEYS": "a\tb c", "UNIQ_KEY": "id"}) == ("id", "a\tb", "c")
+    assert message_keys({}) == ()
 
 
 @pytest.mark.parametrize(

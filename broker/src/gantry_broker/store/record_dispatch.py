@@ -26,7 +26,7 @@ from gantry_wire.message import (
 )
 from gantry_wire.names import SCHEDULE_TOPIC
 from gantry_wire.plain_records import PlainRecord
-from gantry_wire.properties import DELAY_LEVEL, KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, parse_properties
+from gantry_wire.properties import DELAY_LEVEL, TAGS, message_keys, parse_properties
 
 _HEAD: Final = struct.Struct(">4xi4xi4xq8xi")
 """Of a record: magic, queue id, queue offset, system flag."""
@@ -97,13 +97,6 @@ def is_plausible_unit(
         return True  # the log itself is damaged there; that is not the queue's fault, and reading it will say so
     # A unit of zeros leads to the first message of all, which has another size.
     return check.size == size and facts()[:3] == name
-
-
-def message_keys(properties: dict[str, str]) -> tuple[str, ...]:
-    """What a message is found by: its unique key, then every key of its user."""
-    unique, text = properties.get(UNIQUE_KEY), properties.get(KEYS)
-    keys = tuple(key for key in text.split(KEY_SEPARATOR) if key) if text else ()
-    return (unique, *keys) if unique else keys
 
 
 def _unit_tags_code(topic: str, properties: dict[str, str], timestamp_ms: int, delay_levels_ms: tuple[int, ...]) -> int:

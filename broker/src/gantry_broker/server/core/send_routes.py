@@ -182,7 +182,7 @@ class SendRoutes:
         code = tags_code(pairs.get(names.TAGS))
         text_keys = pairs.get(names.KEYS)
         if text_keys:
-            return data, unique, code, (unique, *filter(None, text_keys.split(names.KEY_SEPARATOR))), False, is_waiting
+            return data, unique, code, (unique, *names.split_keys(text_keys)), False, is_waiting
         is_shape = is_kept and is_waiting and text[:UNIQUE_START] == UNIQUE_PREFIX and len(unique) == 32
         return data, unique, code, (unique,), is_shape and unique.encode().isalnum(), is_waiting
 

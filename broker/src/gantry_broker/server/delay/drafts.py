@@ -176,7 +176,4 @@ def _queue(place: tuple[bytes, bytes], find_queue: FindQueue) -> ConsumeQueue | 
 
 def _keys(pairs: bytes) -> tuple[str, ...]:
     """What the copy is found by: the unique id, then the keys."""
-    unique = _value(pairs, _UNIQUE).decode("utf-8", "replace")
-    text = _value(pairs, _KEYS).decode("utf-8", "replace")
-    others = [key for key in text.split(keys.KEY_SEPARATOR) if key]
-    return (unique, *others) if unique else tuple(others)
+    return keys.index_keys(*(_value(pairs, name).decode("utf-8", "replace") for name in (_UNIQUE, _KEYS)))

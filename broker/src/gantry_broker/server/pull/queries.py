@@ -29,7 +29,6 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import Subscription
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
-from gantry_broker.server.send.handlers import index_keys
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, decode_record, names
@@ -38,6 +37,7 @@ from gantry_wire.commands.pull import QueryMessage, QueryMessageResult, ViewMess
 from gantry_wire.fastjson import dumps
 from gantry_wire.filters import is_tag_type
 from gantry_wire.message import StoredMessage
+from gantry_wire.properties import message_keys
 
 QUERY_MESSAGES_MAX: Final = 64
 """Messages in one answer, whatever the client asks for; mqadmin asks for as many."""
@@ -118,7 +118,7 @@ def is_meant(message: StoredMessage, query: QueryMessage) -> bool:
     return (
         message.topic == query.topic
         and query.begin_timestamp <= message.store_timestamp_ms <= query.end_timestamp
-        and query.key in index_keys(message.properties)
+        and query.key in message_keys(message.properties)
     )
 
 

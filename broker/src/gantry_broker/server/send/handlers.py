@@ -224,7 +224,7 @@ class SendHandlers:
             prepared_offset=0,
             tags_code=tags_code(properties.get(keys.TAGS)),
             delay_ms=delay_ms,
-            keys=index_keys(properties),
+            keys=keys.message_keys(properties),
         )
 
     def _half(self, message: Outgoing, send: SendMessageV2, born_host: bytes) -> Draft:
@@ -346,13 +346,6 @@ def delay_level(properties: dict[str, str], levels: int) -> int:
 def is_waiting(properties: dict[str, str]) -> bool:
     """Whether the sender wants its answer only when the message is stored as the mode promises."""
     return properties.get(keys.WAIT_STORE, "true").lower() != "false"
-
-
-def index_keys(properties: dict[str, str]) -> tuple[str, ...]:
-    """What a message can be found by: its unique id, then its keys."""
-    unique = properties.get(keys.UNIQUE_KEY)
-    others = [key for key in properties.get(keys.KEYS, "").split(keys.KEY_SEPARATOR) if key]
-    return (unique, *others) if unique else tuple(others)
 
 
 def fitting(properties: dict[str, str]) -> bytes:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
-from gantry_broker.server.send.handlers import index_keys
 from gantry_broker.server.transactions.halves import Half
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
@@ -134,7 +133,7 @@ def copy_draft(
         sys_flag=message.sys_flag & ~(TRANSACTION_MASK | FLAG_STORE_HOST_V6) | bits, flag=message.flag,
         born_timestamp_ms=message.born_timestamp_ms, born_host=message.born_host,
         reconsume_times=message.reconsume_times, prepared_offset=prepared_offset,
-        tags_code=tags_code(properties.get(keys.TAGS)), delay_ms=0, keys=index_keys(properties),
+        tags_code=tags_code(properties.get(keys.TAGS)), delay_ms=0, keys=keys.message_keys(properties),
     )  # fmt: skip
 
 
