@@ -123,3 +123,24 @@ def test_a_recovery_point_counts_only_if_it_proves_itself_whole(tmp_path: Path, 
 
     through = json.loads(body)["through"]
     assert DirectoryCopy(str(tmp_path)).state().span.end == (through if form == "%08x" else 0)
+
+
+@pytest.mark.parametrize(
+    ("document", "end"),
+    [
+        ({"through": 40}, 40),
+        ({"through": 40, "store": "0" * 32}, 40),
+        ({"through": 40, "store": "1" * 32}, 0),
+        ({"through": 40, "format": 2}, 0),
+    ],
+)
+def test_audit_believes_the_recovery_points_that_a_start_believes(
+    tmp_path: Path, document: dict[str, object], end: int
+) -> None:
+    """A point of another store, or of a format from the future, says nothing about this log."""
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "abort").touch()
+    (tmp_path / "store.json").write_bytes(encode_sealed(StoreIdentity("0" * 32, 1, [Epoch(1, 0)])))
+    (tmp_path / "recovery-point.json").write_bytes(encode_sealed(document))
+
+    assert DirectoryCopy(str(tmp_path)).state().span.end == end

@@ -19,10 +19,9 @@ import msgspec
 from gantry_broker.ports.disk import Disk, remove_durably
 from gantry_broker.store.index_file import IndexHeader
 from gantry_broker.store.sealed_file import read_sealed, write_sealed
+from gantry_store_files.recovery_point import RECOVERY_POINT_FILE, RecoveryPointHead
 
 log = logging.getLogger(__name__)
-
-FORMAT: Final = 1
 
 
 class IndexPoint(msgspec.Struct, frozen=True):
@@ -32,11 +31,8 @@ class IndexPoint(msgspec.Struct, frozen=True):
     header: IndexHeader
 
 
-class RecoveryPoint(msgspec.Struct, frozen=True):
-    """Everything before ``through`` is durable."""
-
-    through: int
-    """A physical offset at which a record begins or will begin."""
+class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
+    """The whole document: everything before ``through`` is durable."""
 
     tail: int
     """Where the record begins that ends at ``through``; -1 when there is none."""
@@ -51,33 +47,22 @@ class RecoveryPoint(msgspec.Struct, frozen=True):
     """Whether every message before ``through`` that has keys is in the index."""
 
     index: IndexPoint | None = None
-    index_files: list[tuple[str, int]] = []
+    index_files: list[tuple[str, int]] = msgspec.field(default_factory=list)
     """Every index file with the physical offset where its last message begins: none of them may be missing."""
 
     min_physical: int = -1
     """Where the log began; -1 from an older version."""
 
-    starts: dict[str, dict[str, int]] = {}
+    starts: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     """Topic, queue id, first message of the queue, where that is not 0."""
 
-    deleted: dict[str, int] = {}
-    """Topics that were deleted, and the end of the log then: older records of theirs belong to no queue."""
-
-    damaged: list[tuple[str, int]] = []
+    damaged: list[tuple[str, int]] = msgspec.field(default_factory=list)
     """Queues that were seen to be wrong and must be built again."""
 
     log_file_bytes: int = 0
     """The size of the log's files, so that a truncated one is not taken for the setting; 0 from an older version."""
 
     queue_file_bytes: int = 0
-    store: str = ""
-    """The uuid of the store; empty from an older version."""
-
-    format: int = FORMAT
-
-    def __post_init__(self) -> None:
-        if self.format != FORMAT:
-            raise ValueError(f"its format is {self.format}")
 
 
 @final
@@ -86,7 +71,7 @@ class RecoveryPointFile:
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk
-        self._path: Final = f"{root}/recovery-point.json"
+        self._path: Final = f"{root}/{RECOVERY_POINT_FILE}"
 
     def read(self) -> RecoveryPoint | None:
         """The last point, or None when there is none to believe."""

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, final
 
-import msgspec
-
 from gantry_pipelines.audit.copies import OFFSET_MAX, Algorithm, Bytes, CopyState, joined, steps, summed
 from gantry_pipelines.audit.errors import CopyUnreachable
 from gantry_pipelines.audit.model import Span
@@ -26,24 +24,16 @@ from gantry_store_files import (
     UNIT_BYTES,
     PlainDisk,
     Segment,
-    decode_sealed,
     is_empty,
     queue_place,
     queue_places,
     read_identity,
-    read_small,
     read_span,
     segments_of,
 )
+from gantry_store_files.recovery_point import RecoveryPointHead, read_recovery_point
 from gantry_store_files.store_identity import IDENTITY_FILE, IDENTITY_TWIN
 from gantry_wire.message import RECORD_BYTES_MAX, RecordFault, check_record
-
-
-class _Point(msgspec.Struct):
-    """What an audit needs of a recovery point."""
-
-    through: int
-    deleted: dict[str, int] = {}
 
 
 @final
@@ -94,13 +84,9 @@ class DirectoryCopy:
         ends = [*(one.start for one in identity.epochs[1:]), OFFSET_MAX]
         return joined([Span(one.start, end) for one, end in zip(identity.epochs, ends, strict=True) if one.is_ours])
 
-    def _point(self) -> _Point | None:
-        """The recovery point; None where it is not there, or damaged."""
-        data = read_small(self._disk, f"{self._root}/recovery-point.json")
-        try:
-            return None if data is None else decode_sealed(data, _Point)
-        except ValueError:
-            return None
+    def _point(self) -> RecoveryPointHead | None:
+        """The recovery point that this store's next start would believe; None if there is none."""
+        return read_recovery_point(self._disk, str(self._root), read_identity(self._disk, str(self._root)))
 
     def _log(self) -> tuple[Segment, ...]:
         return segments_of(self._disk, f"{self._root}/commitlog")

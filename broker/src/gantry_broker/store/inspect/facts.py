@@ -23,6 +23,7 @@ from gantry_broker.store.opening import seals_of, written_by_others_from
 from gantry_broker.store.ownership import Stranger, find_stranger
 from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, is_point_proved, plan_start
 from gantry_broker.store.recovery_point import RecoveryPoint
+from gantry_store_files.recovery_point import RECOVERY_POINT_FILE
 from gantry_store_files.sealed import read_small, sealed_or_fault
 from gantry_store_files.segments import Segment, SegmentFault, segment_at, segment_faults, segments_of, usual_size
 from gantry_store_files.store_identity import StoreIdentity, read_copies
@@ -111,7 +112,7 @@ def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
     is_clean = disk.facts(f"{root}/abort") is None
     copies = read_copies(disk, root)
     identity, identity_fault = copies.chosen, copies.fault
-    point, point_fault = sealed_or_fault(disk, f"{root}/recovery-point.json", RecoveryPoint)
+    point, point_fault = sealed_or_fault(disk, f"{root}/{RECOVERY_POINT_FILE}", RecoveryPoint)
     data = read_small(disk, f"{root}/checkpoint")
     checkpoint = decode_checkpoint(data[:CHECKPOINT_BYTES]) if data is not None else None
     loss = sealed_or_fault(disk, f"{root}/loss.json", LossRecord)[0] or LossRecord()
