@@ -32,13 +32,12 @@ from zlib import crc32
 
 import msgspec
 
-from gantry_broker.errors import is_disk_full
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.replay import SET_ASIDE
-from gantry_broker.store.sealed_file import read_sealed, write_sealed
+from gantry_broker.store.sealed_file import DerivedFile, read_sealed, write_sealed
 from gantry_store_files.disk import StoreDisk, StoreFile
 from gantry_store_files.segments import parse_segment_name, segment_name
 from gantry_wire.message import PHYSICAL_OFFSET_POSITION, RECORD_BYTES_MIN, check_record
@@ -117,7 +116,7 @@ class HeadKeeper:
         self._path: Final = f"{root}/{HEADS_FILE}"
         self._log: Final = commit_log
         self._written: LogHeads | None = None
-        self._is_refused = False
+        self._file: Final = DerivedFile(HEADS_FILE)
         self._crcs: dict[int, int | None] = {}
         """By where a file begins; None for one that begins with no sealed record of its place."""
 
@@ -166,16 +165,8 @@ class HeadKeeper:
         now = LogHeads(identity.uuid, identity.cuts, heads)
         if now == self._written:
             return
-        try:
-            write_sealed(self._disk, self._path, now)
-        except OSError as exc:
-            if not is_disk_full(exc):
-                raise
-            if not self._is_refused:
-                log.warning("the disk is too full for log-heads.json", extra={"reason": str(exc)})
-            self._is_refused = True
-            return
-        self._written, self._is_refused = now, False
+        if self._file.write(lambda: write_sealed(self._disk, self._path, now)):
+            self._written = now
 
     def begun(self, base_offset: int, data: bytes) -> int | None:
         """A file was begun with these records; its head, None if the first of them has no seal."""

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, final
 
-from gantry_broker.errors import StoreFailed, is_disk_full, is_out_of_descriptors
+from gantry_broker.errors import StoreFailed, is_out_of_descriptors
 from gantry_broker.ports.clock import Clock
 from gantry_broker.store import crash_points
 from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
@@ -25,6 +25,7 @@ from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
+from gantry_broker.store.sealed_file import DerivedFile
 from gantry_broker.store.settings import FlushSettings
 from gantry_broker.store.worker import Worker
 
@@ -68,8 +69,8 @@ class PointWriter:
         self._identity: Final = identity
         self._worker: Final = Worker("gantry-point", settings.checkpoint_interval_ms, self.step)
         self._is_point_requested = False
-        self._is_point_refused = False
-        self._is_checkpoint_refused = False
+        self._derived_point: Final = DerivedFile("recovery-point.json")
+        self._derived_checkpoint: Final = DerivedFile("checkpoint")
         self._point_at_ms = self._checkpoint_at_ms = clock.monotonic_ms()
         self._point: RecoveryPoint | None = None
         self._index_timestamp_ms = 0
@@ -125,7 +126,7 @@ class PointWriter:
         except OSError as exc:
             self._failure.report("writing the recovery point or the checkpoint", exc)
             return False
-        return not self._is_point_refused
+        return not self._derived_point.is_refused
 
     def forget(self) -> None:
         """There is no recovery point any more: a start now reads the whole log."""
@@ -179,17 +180,7 @@ class PointWriter:
 
         Everything that the point describes is durable by now, so a full disk is no failed flush.
         """
-        try:
-            self._point_file.write(point)
-        except OSError as exc:
-            if not is_disk_full(exc):
-                raise
-            if not self._is_point_refused:
-                log.warning("the disk is too full for a recovery point", extra={"reason": str(exc)})
-            self._is_point_refused = True
-            return False
-        self._is_point_refused = False
-        return True
+        return self._derived_point.write(lambda: self._point_file.write(point))
 
     def _write_checkpoint(self) -> None:
         timestamp_ms = self._flusher.flushed_timestamp_ms
@@ -202,14 +193,4 @@ class PointWriter:
             flushed=flushed,
             begin=self._log.min_physical,
         )
-        try:
-            self._checkpoint.write(facts)
-        except OSError as exc:
-            if not is_disk_full(exc):
-                raise
-            # There is none, and no room for one. An older one, or none, only has a start read more.
-            if not self._is_checkpoint_refused:
-                log.warning("the disk is too full for a checkpoint", extra={"reason": str(exc)})
-            self._is_checkpoint_refused = True
-            return
-        self._is_checkpoint_refused = False
+        self._derived_checkpoint.write(lambda: self._checkpoint.write(facts))

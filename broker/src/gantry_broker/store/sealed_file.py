@@ -1,9 +1,16 @@
-"""Sealed documents on the broker's disk: see ``gantry_store_files.sealed`` for their form."""
+"""Files of a store that are written whole: sealed documents (``gantry_store_files.sealed``), and derived ones."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from typing import Final, final
+
+from gantry_broker.errors import is_disk_full
 from gantry_broker.ports.disk import Disk
 from gantry_store_files.sealed import DocumentT, decode_sealed, encode_sealed
+
+log = logging.getLogger(__name__)
 
 
 def read_sealed(disk: Disk, path: str, kind: type[DocumentT]) -> DocumentT | None:
@@ -16,3 +23,27 @@ def read_sealed(disk: Disk, path: str, kind: type[DocumentT]) -> DocumentT | Non
 def write_sealed(disk: Disk, path: str, document: object) -> None:
     """Durable when this returns. Raises OSError; then the old one is still there."""
     disk.write_file(path, encode_sealed(document))
+
+
+@final
+class DerivedFile:
+    """A file whose loss only makes the next start read more: a full disk keeps the old one and fails nothing."""
+
+    def __init__(self, name: str) -> None:
+        self._name: Final = name
+        self.is_refused = False
+        """Whether the last write found no room. One episode of a full disk is logged once."""
+
+    def write(self, write: Callable[[], None]) -> bool:
+        """Call ``write``; return whether it had room. Raises OSError for every other failure of the disk."""
+        try:
+            write()
+        except OSError as exc:
+            if not is_disk_full(exc):
+                raise
+            if not self.is_refused:
+                log.warning("disk is full; derived file not written", extra={"file": self._name, "reason": str(exc)})
+            self.is_refused = True
+            return False
+        self.is_refused = False
+        return True
