@@ -14,11 +14,11 @@ import logging
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
+from gantry_access.tokens import BearerToken, parse_tokens
 from gantry_admin.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
-TOKEN_CHARACTERS_MIN: Final = 16
 FILE_BYTES_MAX: Final = 64 * 1024
 
 
@@ -32,22 +32,12 @@ def token_digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def parse_tokens(text: str, path: Path) -> tuple[tuple[str, str], ...]:
-    """(name, token) by line. Raises ``SettingsError`` that names the line, never what is in it."""
-    found: list[tuple[str, str]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        content = line.strip()
-        if not content or content.startswith("#"):
-            continue
-        name, separator, token = content.partition(":")
-        if not separator:
-            name, token = f"line-{number}", content
-        if len(token) < TOKEN_CHARACTERS_MIN or not token.isascii() or not token.isprintable() or " " in token:
-            raise SettingsError(f"{path}, line {number}: a token has at least {TOKEN_CHARACTERS_MIN} ASCII characters")
-        found.append((name[:64], token))
-    if not found:
-        raise SettingsError(f"{path}: there is no token in it")
-    return tuple(found)
+def read_tokens(text: str, path: Path) -> tuple[BearerToken, ...]:
+    """Return the tokens of a file. Raises ``SettingsError`` that names the line, never what is in it."""
+    try:
+        return parse_tokens(text)
+    except ValueError as error:
+        raise SettingsError(f"{path}, {error}") from error
 
 
 @final
@@ -99,7 +89,7 @@ class TokenFile:
             return
         if facts.st_size > FILE_BYTES_MAX:
             raise SettingsError(f"{self.path} has {facts.st_size} bytes; that is no file of tokens")
-        pairs = parse_tokens(self.path.read_text(encoding="utf-8"), self.path)
+        pairs = read_tokens(self.path.read_text(encoding="utf-8"), self.path)
         self._tokens = tuple(_Token(name, token_digest(token)) for name, token in pairs)
         self._first = pairs[0][1]
         self._stamp = stamp

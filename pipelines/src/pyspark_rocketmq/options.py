@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, final
 
+from gantry_access.tokens import first_token
 from gantry_client import SignatureKind, read_credentials
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import QueueId, ReadFrom, TransportKind
@@ -186,18 +187,14 @@ def read_settings(words: OptionWords) -> ReadSettings:
 
 
 def read_token(path: Path) -> str:
-    """Return the first token of a file, as sidecars read it: `name:token` in a line, or a token alone.
+    """Return the first token of a file, as sidecars read it.
 
-    Raises OSError, and ValueError for a file without a token; no text of an error has anything of the file.
+    Raises OSError, and ValueError for a file that sidecars refuse; no text of an error has anything of the file.
     """
-    for line in path.read_bytes().splitlines():
-        content = line.decode("utf-8", "replace").strip()
-        if content and not content.startswith("#"):
-            name, separator, token = content.partition(":")
-            if separator and not token.strip():
-                break
-            return token.strip() if separator else name
-    raise ValueError(f"{path}: there is no token in it")
+    try:
+        return first_token(path.read_bytes().decode("utf-8", "replace"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _tls(words: OptionWords, prefix: str) -> TlsFiles:

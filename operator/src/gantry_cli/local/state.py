@@ -31,6 +31,7 @@ from typing import Final, TypeVar, final
 
 import msgspec
 
+from gantry_access.tokens import first_token
 from gantry_cli.errors import CliError
 from gantry_cli.processes import ServerProcess
 from gantry_remoting.durable_files import replace_file
@@ -254,11 +255,11 @@ class GroupState:
         """The secret that sidecars ask for; made when there is none."""
         if not self.token_file.exists():
             replace_file(self.token_file, f"console:{secrets.token_urlsafe(TOKEN_BYTES)}\n".encode(), mode=0o600)
-        line = self.token_file.read_text(encoding="utf-8").split("\n", 1)[0]
-        _, separator, token = line.partition(":")
-        if not separator or not token:
-            raise CliError(f"{self.token_file} is damaged", "remove it: another one is made at the next start")
-        return token.strip()
+        try:
+            return first_token(self.token_file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            remedy = "remove it: another one is made at the next start"
+            raise CliError(f"{self.token_file} is damaged: {error}", remedy) from error
 
 
 @final

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gantry_access.tokens import first_token
 from gantry_cli.errors import Mistyped
 
 SIDECAR_PORT: Final = 8080
@@ -80,13 +81,11 @@ def _connection(scheme: str, host: str, port: int) -> http.client.HTTPConnection
 
 
 def _first_token(path: Path) -> str:
-    """Of a file with lines `NAME:TOKEN` and comments; none if there is no such file."""
+    """Return the token to show to the sidecar; none if there is no such file, or none that a sidecar would take."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
+        return first_token(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return ""
-    said = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    return (said[0].partition(":")[2] or said[0]) if said else ""
 
 
 def _reason(status: int, body: bytes) -> str:
