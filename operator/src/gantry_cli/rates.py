@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gantry_cli.text import bytes_text, count_text, duration_text, rate_text
 from gantry_status import LogRange
+from gantry_wire.runtime_table import log_range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,10 @@ class Rates:
 
 def read_facts(table: Mapping[str, str], at_s: float) -> BrokerFacts:
     """The facts in a runtime table."""
+    try:
+        begin, end = log_range(table)
+    except ValueError:
+        begin, end = 0, 0
     return BrokerFacts(
         at_s=at_s,
         version=table.get("brokerVersionDesc", "unknown"),
@@ -73,8 +78,8 @@ def read_facts(table: Mapping[str, str], at_s: float) -> BrokerFacts:
         gets=_whole(table, "msgGetTotalTodayNow") or 0,
         puts_per_s=_first_number(table.get("putTps")),
         gets_per_s=_first_number(table.get("getTransferredTps") or table.get("getTransferedTps")),
-        log_begin=_whole(table, "commitLogMinOffset") or 0,
-        log_end=_whole(table, "commitLogMaxOffset") or 0,
+        log_begin=begin,
+        log_end=end,
         dispatch_behind_bytes=_whole(table, "dispatchBehindBytes") or 0,
         flush_behind_bytes=_whole(table, "flushBehindBytes", "remainHowManyDataToFlush") or 0,
         disk_used_ratio=_ratio(table.get("commitLogDiskRatio")),

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
+from gantry_wire.runtime_table import log_range
 from pyspark_rocketmq.brokers import Brokers
 from pyspark_rocketmq.errors import Refused
 from pyspark_rocketmq.model import MASTER, ReadFrom, Replica
@@ -144,8 +145,8 @@ class Discovery:
             return one.end
         try:
             facts = self._brokers.ask(lambda admin: admin.brokers.runtime(one.replica.address))
-            return int(facts["commitLogMaxOffset"])
-        except (ViewError, Refused, KeyError, ValueError):
+            return log_range(facts)[1]
+        except (ViewError, Refused, ValueError):
             return None
 
 

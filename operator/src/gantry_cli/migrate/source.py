@@ -22,6 +22,7 @@ from gantry_wire import Command, RequestCode, fastjson
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.nameserver import ClusterInfo
+from gantry_wire.runtime_table import log_range
 
 NO_SAMPLES: Final = "NoSuchElementException"
 YOUNG_TRIES: Final = 20
@@ -187,7 +188,7 @@ class ApacheBroker:
 def read_log(table: Mapping[str, str], address: str) -> SourceLog:
     """Where a log lies, in what its broker says of itself. Raises ``CannotMigrate``."""
     try:
-        begin, end = (max(0, int(table[name])) for name in ("commitLogMinOffset", "commitLogMaxOffset"))
+        begin, end = log_range(table)
         waiting = table.get("remainHowManyDataToCommit", "0").split()[0]
         locked = table.get("pageCacheLockTimeMills", "0")
         return SourceLog(begin, end, float(waiting) == 0 and int(locked) == 0)

@@ -22,6 +22,7 @@ from gantry_client import Pulled
 from gantry_client.fetching import FetchStatus
 from gantry_client.sync import Admin
 from gantry_wire.message import RECORD_BYTES_MIN, RECORD_HEAD
+from gantry_wire.runtime_table import log_range
 from pyspark_rocketmq.brokers import Brokers
 from pyspark_rocketmq.errors import DamagedRecord
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, QueueRange, Replica, Task, TransportKind
@@ -61,8 +62,8 @@ class PullView:
         """As the broker says of itself; its epochs are not asked for by this protocol."""
         facts = self._brokers.ask(lambda admin: admin.brokers.runtime(self.replica.address))
         try:
-            begin, end = int(facts["commitLogMinOffset"]), int(facts["commitLogMaxOffset"])
-        except (KeyError, ValueError) as error:
+            begin, end = log_range(facts)
+        except ValueError as error:
             raise Unreachable(f"{self.where} does not say how far its log goes") from error
         return LogState(self.replica.broker, begin, end)
 

@@ -10,6 +10,7 @@ from gantry_access import Credentials, signer
 from gantry_broker.ha.classic.slave_session import MasterRange
 from gantry_remoting import Channel
 from gantry_wire import Command, RequestCode, fastjson
+from gantry_wire.runtime_table import log_range
 
 TIMEOUT_MS: Final = 30_000
 """For one answer, as RocketMQ's slaves have it: a master with ten thousand topics takes a while."""
@@ -51,15 +52,9 @@ class Questions:
         """Where its log lies. Raises ``BadAnswer`` and ``RemotingError``, as do all of these."""
         _, document = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         try:
-            table = document["table"]
-            begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+            return MasterRange(*log_range(document["table"]))
         except (KeyError, TypeError, ValueError) as exc:
-            raise BadAnswer("it does not say where its log begins and ends") from exc
-        # It reports -1 for a log without a file.
-        begin, end = max(begin, 0), max(end, 0)
-        if begin > end:
-            raise BadAnswer(f"its log begins at {begin} and ends at {end}")
-        return MasterRange(begin, end)
+            raise BadAnswer(str(exc)) from exc
 
     async def document(self, code: RequestCode) -> Document:
         """A table that comes in one piece; empty if there is none yet."""
