@@ -21,7 +21,10 @@ from typing import Final, NamedTuple, final
 from gantry_admin.errors import Problem
 from gantry_status import Reading
 
-_RANGE: Final = re.compile(r"bytes=(?:(\d{1,19})-(\d{1,19})?|-(\d{1,19}))", re.ASCII)
+RANGE_PATTERN: Final = r"bytes=(?:([0-9]{1,19})-([0-9]{1,19})?|-([0-9]{1,19}))"
+"""One range of bytes, as both listeners take it."""
+
+_RANGE: Final = re.compile(RANGE_PATTERN)
 OFFSET_MAX: Final = 1 << 62
 """A number that JSON schemas can say exactly; no log gets there."""
 

@@ -26,7 +26,7 @@ from starlette.types import Scope as AsgiScope
 from gantry_admin.documents import BrokerMotion, Document
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Scope
-from gantry_admin.ranges import OFFSET_MAX, LogRange, bounded, log_etag, log_span, plan
+from gantry_admin.ranges import OFFSET_MAX, RANGE_PATTERN, LogRange, bounded, log_etag, log_span, plan
 from gantry_admin.routes.common import TheSidecar, needs, refusals
 from gantry_admin.sidecar import Sidecar
 from gantry_admin.store_files import QUEUE_ID_MAX, Piece
@@ -149,7 +149,7 @@ async def log_bytes(
         str,
         Header(
             alias="Range",
-            pattern=r"^bytes=([0-9]{1,19}-([0-9]{1,19})?|-[0-9]{1,19})$",
+            pattern=f"^{RANGE_PATTERN}$",
             description="One range, in offsets of the whole log: `bytes=FIRST-LAST`, `FIRST-` or `-COUNT`.",
         ),
     ],

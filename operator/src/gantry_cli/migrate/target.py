@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+from gantry_cli.local.ports import is_free
 from gantry_cli.migrate.record import Home
 from gantry_cli.migrate.source import CannotMigrate
+from gantry_cli.processes import last_log_line
 from gantry_remoting import split_address
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, OrderError
@@ -76,7 +76,7 @@ class OurBroker:
                     await asyncio.sleep(POLL_S)
         if process.poll() is None:
             raise CannotMigrate(f"our broker does not answer after {START_TIMEOUT_S:.0f} s", f"see {self._home.log}")
-        raise CannotMigrate(f"our broker did not start: {last_line(self._home.log)}", f"see {self._home.log}")
+        raise CannotMigrate(f"our broker did not start: {last_log_line(self._home.log)}", f"see {self._home.log}")
 
     async def appears(self) -> None:
         """Wait until somebody has started it."""
@@ -96,14 +96,6 @@ class OurBroker:
             )
 
 
-def last_line(path: Path) -> str:
-    """Of a log."""
-    with path.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    return lines[-1][:500] if lines else "it said nothing"
-
-
 async def reach(address: str) -> str:
     """Why nobody takes a connection at ``address``; nothing if somebody does."""
     try:
@@ -117,17 +109,12 @@ async def reach(address: str) -> str:
 
 
 def taken(host: str, ports: tuple[int, ...]) -> list[int]:
-    """Of these, the ports that nobody could listen on now."""
-    found = []
-    for port in ports:
-        try:
-            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((host, port))
-                probe.listen(1)
-        except (OSError, OverflowError):
-            found.append(port)
-    return found
+    """Return which of the ports another process listens on. Raises CannotMigrate if none may be listened on there."""
+    is_free_port = is_free(host)
+    try:
+        return [port for port in ports if not is_free_port(port)]
+    except (OSError, OverflowError) as error:
+        raise CannotMigrate(f"bindAddress {host!r} cannot be used: {error}", "choose another one") from error
 
 
 def free_bytes(path: Path) -> int:
