@@ -34,6 +34,7 @@ from gantry_client.errors import (
     SendTimeout,
     Unavailable,
     UnreadableBody,
+    is_passing,
 )
 from gantry_client.fetching import FetchResult, FetchStatus
 from gantry_client.handling import Handler
@@ -118,5 +119,6 @@ __all__ = [
     "TransactionProducer",
     "Unavailable",
     "UnreadableBody",
+    "is_passing",
     "read_credentials",
 ]

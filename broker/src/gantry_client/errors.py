@@ -6,7 +6,7 @@ not sending it again may lose it, and only the application can choose.
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from gantry_wire.codes import ResponseCode
 
@@ -174,3 +174,21 @@ def code_name(code: int) -> str:
         return ResponseCode(code).name
     except ValueError:
         return "(unknown code)"
+
+
+PASSING_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY,
+        ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)  # fmt: skip
+"""Answers that pass: the broker is busy, is no master now, or its disk or its slaves are late."""
+
+
+def is_passing(error: ClientError) -> bool:
+    """Return whether the same request may succeed a little later."""
+    if isinstance(error, SendFailed):
+        return not error.attempts or is_passing(error.attempts[-1].error)
+    if isinstance(error, BrokerRefused):
+        return error.code in PASSING_CODES
+    return isinstance(error, NoRoute | RequestFailed) and not isinstance(error, BadReply)

@@ -139,6 +139,22 @@ class _Item:
     backlog: Backlog
 
 
+async def give_up(message: ReceivedMessage, delay_level: int, send_back: SendBack, model: MessageModel) -> bool:
+    """Give a failed message back to its broker; return whether its consumer is done with it.
+
+    A broadcast message has no retry topic, so it is dropped. What the broker refused stays with the consumer.
+    """
+    if model is MessageModel.BROADCASTING:
+        log.warning("a broadcast message is dropped", extra={"message_id": message.message_id})
+        return True
+    try:
+        await send_back(message, delay_level)
+    except ClientError as error:
+        log.warning("a message is not taken back", extra={"topic": message.topic, "reason": str(error)})
+        return False
+    return True
+
+
 @final
 class ConcurrentHandling:
     """Calls the handler for many messages at once, in no particular order."""
@@ -184,17 +200,11 @@ class ConcurrentHandling:
 
     async def _give_back(self, item: _Item, delay_level: int) -> bool:
         """Whether the message is in safe hands."""
-        if self._settings.model is MessageModel.BROADCASTING:
-            log.warning("a broadcast message is dropped", extra={"message_id": item.message.message_id})
+        if await give_up(item.message, delay_level, self._send_back, self._settings.model):
             return True
-        try:
-            await self._send_back(item.message, delay_level)
-        except ClientError as error:
-            log.warning("a message is not taken back", extra={"topic": item.message.topic, "reason": str(error)})
-            again = replace(item.message, reconsume_times=item.message.reconsume_times + 1)
-            self._tasks.start(self._try_again(_Item(again, item.backlog)), "retry")
-            return False
-        return True
+        again = replace(item.message, reconsume_times=item.message.reconsume_times + 1)
+        self._tasks.start(self._try_again(_Item(again, item.backlog)), "retry")
+        return False
 
     async def _try_again(self, item: _Item) -> None:
         await asyncio.sleep(LOCAL_RETRY_MS / 1000)

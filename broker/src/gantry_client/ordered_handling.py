@@ -14,10 +14,9 @@ from typing import Final, final
 
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import Backlog
-from gantry_client.errors import ClientError
-from gantry_client.handling import GIVE_UP, HandlerCalls, SendBack
+from gantry_client.handling import GIVE_UP, HandlerCalls, SendBack, give_up
 from gantry_client.messages import ReceivedMessage
-from gantry_client.settings import ConsumerSettings, MessageModel
+from gantry_client.settings import ConsumerSettings
 from gantry_wire.commands.clients import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -100,12 +99,4 @@ class OrderedHandling:
         is_too_often = times_max is not None and message.reconsume_times >= times_max
         if delay_level != GIVE_UP and not is_too_often:
             return False
-        if self._settings.model is MessageModel.BROADCASTING:
-            log.warning("a broadcast message is dropped", extra={"message_id": message.message_id})
-            return True
-        try:
-            await self._send_back(message, GIVE_UP)
-        except ClientError as error:
-            log.warning("a message is not taken back", extra={"topic": message.topic, "reason": str(error)})
-            return False
-        return True
+        return await give_up(message, GIVE_UP, self._send_back, self._settings.model)

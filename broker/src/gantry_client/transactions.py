@@ -19,12 +19,19 @@ from typing import Final, final
 
 from gantry_client.client import ProducerClient
 from gantry_client.clock import Deadline, wall_ms
-from gantry_client.errors import BrokerRefused, ClientError, InvalidMessage, NoRoute, RequestFailed
+from gantry_client.errors import (
+    PASSING_CODES,
+    BrokerRefused,
+    ClientError,
+    InvalidMessage,
+    NoRoute,
+    RequestFailed,
+)
 from gantry_client.messages import Message, ReceivedMessage, SendReceipt, received
 from gantry_client.outgoing import prepare
 from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
 from gantry_wire import properties as names
-from gantry_wire.codes import RequestCode, ResponseCode
+from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command, oneway
 from gantry_wire.commands.clients import HeartbeatData, MessageQueue, ProducerData
 from gantry_wire.commands.transactions import ENDS_ONCE, CheckTransactionState, EndTransaction
@@ -44,13 +51,6 @@ log = logging.getLogger(__name__)
 RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 1_000
 INTRODUCTION_PAUSE_S: Final = 1.0
-PASSING_CODES: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    }
-)  # fmt: skip
-"""What a broker says about an end that may be said again: it is no master now, or its promise is not kept yet."""
 
 
 class Decision(IntEnum):

@@ -1,6 +1,8 @@
 """Broadcasting: every member gets everything, and remembers its own place in its own file."""
 
 import asyncio
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -158,13 +160,17 @@ async def test_a_damaged_file_is_an_error_and_not_a_fresh_start(tmp_path: Path) 
         await store.read(QUEUE)
 
 
-async def test_a_full_disk_keeps_the_old_file_and_says_why(tmp_path: Path) -> None:
+async def test_a_full_disk_keeps_the_old_file_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An offset that could not be kept comes back with its reason, and the old file stays."""
     store = FileOffsets(tmp_path, GROUP, "one")
     await store.write({QUEUE: 7})
-    store.path.with_suffix(".json.tmp").mkdir()
 
-    failed = await store.write({QUEUE: 8})
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        failed = await store.write({QUEUE: 8})
 
     assert isinstance(failed[QUEUE], OSError)
     assert await FileOffsets(tmp_path, GROUP, "one").read(QUEUE) == 7

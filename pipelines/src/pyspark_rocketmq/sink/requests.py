@@ -15,13 +15,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from gantry_client import (
-    BadReply,
     BrokerRefused,
     ClientError,
     InvalidMessage,
-    NoRoute,
-    RequestFailed,
-    SendFailed,
+    is_passing,
 )
 from gantry_wire.codes import ResponseCode
 from pyspark_rocketmq.errors import NotStored, Refused
@@ -31,26 +28,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 
-PASSING_CODES: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY,
-        ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    }
-)  # fmt: skip
-"""Refusals that pass: a broker is busy, is no master just now, or waits for its disk or its slaves."""
-
 DENIED_CODES: Final = frozenset({ResponseCode.NO_PERMISSION})
 PAUSE_FIRST_MS: Final = 50
 PAUSE_MAX_MS: Final = 2_000
-
-
-def is_passing(error: ClientError) -> bool:
-    """Whether the same request may succeed a little later."""
-    if isinstance(error, SendFailed):
-        return not error.attempts or is_passing(error.attempts[-1].error)
-    if isinstance(error, BrokerRefused):
-        return error.code in PASSING_CODES
-    return isinstance(error, NoRoute | RequestFailed) and not isinstance(error, BadReply)
 
 
 async def patiently(
