@@ -199,3 +199,16 @@ class Status:
     """Of the log, accepted as lost by an operator; None for nothing; since layout 1.2."""
     log_missing_ranges: tuple[LogRange, ...] = ()
     """The first four of the ranges that ``log_missing_bytes`` adds up; since layout 1.2."""
+
+    @property
+    def readable(self) -> LogRange | None:
+        """What of the log may be read: ``[oldest, min(confirmed, committed))``; None until the broker knows it."""
+        if self.confirmed is None or self.committed is None or self.min_physical is None:
+            return None
+        end = readable_end(self.confirmed, self.committed)
+        return LogRange(min(self.min_physical, end), end)
+
+
+def readable_end(confirmed: int, committed: int) -> int:
+    """Return up to where a reader of the log's files may read: nothing that a covered fault can take back."""
+    return min(confirmed, committed)

@@ -115,11 +115,11 @@ def log_span(reading: Reading | None) -> Span:
     if reading is None:
         raise Problem(503, "there is no status page, so nobody knows how far the log may be read")
     status = reading.status
-    if status.confirmed is None or status.committed is None or status.min_physical is None:
+    readable = status.readable
+    if readable is None:
         text = f"the broker is {status.phase.name.lower()}, and has not said yet how far its log may be read"
         raise Problem(503, text, headers={"Retry-After": "1"})
-    end = min(status.confirmed, status.committed)
-    return Span(min(status.min_physical, end), end)
+    return Span(readable.start, readable.end)
 
 
 def log_etag(reading: Reading | None) -> str:

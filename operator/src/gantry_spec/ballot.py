@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from gantry_spec.lease import LeaseRecord, Term
 from gantry_spec.observed import LastWord, Member, PromotionRequest, Report
+from gantry_status.quorum import intersecting
 
 
 class Ballot(NamedTuple):
@@ -98,7 +99,12 @@ def promises_needed(electable: int, acks_needed: int) -> int:
     that has promised, and the old master never again finds ``k`` slaves that follow it. Where ``k`` is 0 no number of
     promises says where all acknowledged messages are, and one ends the old master's grants.
     """
-    return electable - acks_needed + 1 if acks_needed > 0 else min(1, electable)
+    return intersecting(electable, acks_needed) if acks_needed > 0 else min(1, electable)
+
+
+def votes_needed(term: Term) -> int:
+    """Return how many slaves of a term must vote before another term may begin: at least one."""
+    return max(1, promises_needed(len(term.electable), term.acks_needed))
 
 
 def count(
@@ -176,7 +182,7 @@ def missing(term: Term, ballots: Sequence[Ballot], *, is_remembered: bool = True
     if term.members <= {one.number for one in ballots}:
         return ""
     voters = {one.number for one in voters_of(term, ballots)}
-    needed = max(1, promises_needed(len(term.electable), term.acks_needed))
+    needed = votes_needed(term)
     if len(voters) >= needed or (term.acks_needed == 0 and master is not None):
         return ""
     away = sorted(set(term.numbers) - voters)

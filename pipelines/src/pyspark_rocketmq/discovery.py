@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
+from gantry_status.facts import readable_end
 from gantry_wire.runtime_table import log_range
 from pyspark_rocketmq.brokers import Brokers
 from pyspark_rocketmq.errors import Refused
@@ -152,4 +153,4 @@ class Discovery:
 
 def _readable_end(status: dict[str, Any]) -> int | None:
     confirmed, committed = status.get("confirmed"), status.get("committed")
-    return None if confirmed is None or committed is None else min(confirmed, committed)
+    return None if confirmed is None or committed is None else readable_end(confirmed, committed)

@@ -20,7 +20,7 @@ from gantry_cli.ha.promote import Promoted, Step
 from gantry_cli.output import table
 from gantry_cli.text import bytes_text, time_text
 from gantry_spec.actions import Crown, Refuse
-from gantry_spec.ballot import promises_needed, voters_of
+from gantry_spec.ballot import voters_of, votes_needed
 from gantry_spec.decide.view import View
 from gantry_spec.observed import ObservedLease
 from gantry_status.orders import HaRole, HaStatus, Promised, SlaveState
@@ -88,7 +88,7 @@ def outlook(observation: Observation) -> str:
     lease = ObservedLease(record=record)
     view = View(SPEC, shard_of(observation, lease, request), observation.answered_ms)
     voters = [one.number for one in voters_of(term, view.possible())]
-    needed = max(1, promises_needed(len(term.electable), term.acks_needed))
+    needed = votes_needed(term)
     what = f"epoch {term.epoch}, slaves {list(term.numbers)} may be promoted"
     can = "can be asked" if len(voters) >= needed else "can be asked: too few"
     needs = f"code 0 needs {term.acks_needed} ack(s), a promotion without the master {needed} promise(s)"

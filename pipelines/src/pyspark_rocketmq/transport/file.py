@@ -107,12 +107,12 @@ class Store:
             segments = segments_of(self._disk, str(self._log))
             return Span(segments[0].base_offset, segments[-1].end_offset, False) if segments else Span(0, 0, False)
         status = reading.status
-        if status.confirmed is None or status.committed is None or status.min_physical is None:
+        readable = status.readable
+        if readable is None:
             raise Unreachable(
                 f"the broker of {self.root} is {status.phase.name.lower()}, and has not said how far to read"
             )
-        end = min(status.confirmed, status.committed)
-        return Span(min(status.min_physical, end), end, reading.age_ms is not None)
+        return Span(readable.start, readable.end, reading.age_ms is not None)
 
     def epochs(self) -> list[Epoch]:
         """Who wrote which part; none of a store of Apache's."""

@@ -25,6 +25,7 @@ from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.loss import LossRecord, describe_missing
 from gantry_broker.store.message_store import MessageStore
 from gantry_status.orders import HaRole, HaStatus, RangeState, SlaveState
+from gantry_status.quorum import intersecting
 
 
 class RoleStatus(NamedTuple):
@@ -85,7 +86,7 @@ def compared_needed(electable: list[int], acks_needed: int) -> int:
     acknowledgement, all are asked who could have been promoted.
     """
     slaves = max(len(electable), acks_needed)
-    return slaves - acks_needed + 1 if acks_needed else slaves
+    return intersecting(slaves, acks_needed) if acks_needed else slaves
 
 
 def loss_text(loss: LossRecord) -> str:

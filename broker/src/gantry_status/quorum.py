@@ -1,0 +1,6 @@
+"""The arithmetic of quorums: how many slaves must take part so that no acknowledged message is missed."""
+
+
+def intersecting(slaves: int, acks: int) -> int:
+    """Return the smallest number of slaves that always include one of any ``acks`` of them: S - k + 1."""
+    return slaves - acks + 1
