@@ -115,7 +115,7 @@ def test_defaults_of_one_configuration_are_not_anothers() -> None:
 
 def test_a_configuration_says_what_spark_is_told(tmp_path: Path) -> None:
     """Every option is one that the source knows, and says what the field says; the catalog is told the same."""
-    (tmp_path / "token").write_text("# readers\nspark:a-token\nother:b-token\n")
+    (tmp_path / "token").write_text("# readers\nspark:the-token-of-spark\nother:another-token-here\n")
     (tmp_path / "account").write_text("accessKey: archiver\nsecretKey: a-secret-key\n")
     text = "limits: {maxRowsPerTrigger: 7, maxBytesPerTrigger: 1Mi}\nreadFrom: slave"
     secure = ["here.caFile=/ca", "here.sidecars=['https://a:1', 'https://b:2']", "here.hostNamesChecked=false"]
@@ -128,7 +128,7 @@ def test_a_configuration_says_what_spark_is_told(tmp_path: Path) -> None:
     assert found["startingGroup"] == "mine"
     settings = read_settings(config)
     assert (settings.read_from, settings.sidecars) == ("slave", ("https://a:1", "https://b:2"))
-    assert (settings.token, settings.access_key) == ("a-token", "archiver")
+    assert (settings.token, settings.access_key) == ("the-token-of-spark", "archiver")
     assert settings.tls is not None and settings.tls == settings.sidecar_tls
     assert (settings.tls.ca, settings.tls.is_host_checked) == ("/ca", False)
 

@@ -39,7 +39,9 @@ class Registered:
         ]
 
     def runtime(self, address: str) -> dict[str, str]:
-        return {"commitLogMaxOffset": str(self.ends[int(address[1])])} if self.ends else {}
+        if not self.ends:
+            return {}
+        return {"commitLogMinOffset": "0", "commitLogMaxOffset": str(self.ends[int(address[1])])}
 
 
 class Beside:

@@ -105,11 +105,11 @@ def test_secrets_travel_and_are_not_shown(tmp_path: Path) -> None:
     """Workers need them; no log, error or plan of a query shows them."""
     file = tmp_path / "account.yaml"
     file.write_text("accessKey: reader\nsecretKey: hush12345\n")
-    (tmp_path / "token").write_text("hush67890\n")
+    (tmp_path / "token").write_text("hush67890-hush67890\n")
     read = options(credentialsFile=str(file), tokenFile=str(tmp_path / "token"))
     arrived = pickle.loads(pickle.dumps(read))
 
-    assert (arrived.settings.secret_key, arrived.settings.token) == ("hush12345", "hush67890")
+    assert (arrived.settings.secret_key, arrived.settings.token) == ("hush12345", "hush67890-hush67890")
     assert "hush" not in repr(arrived)
 
 

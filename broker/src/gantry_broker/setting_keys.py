@@ -27,7 +27,7 @@ from gantry_broker.store.settings import (
 )
 from gantry_remoting import bare_host
 from gantry_remoting.file_access import FileAccess
-from gantry_wire.properties_text import property_lines
+from gantry_wire.properties_text import property_lines, split_property
 
 TOLERANT_KEY: Final = "ignoreUnknownSettings"
 
@@ -171,15 +171,16 @@ _LATER: Final[dict[str, str]] = {
 
 
 def parse_properties_file(text: str) -> dict[str, str]:
-    """`key=value` lines; `#` and `!` begin comments. Errors never show a line that is no pair: it may be a secret."""
+    """Java's properties text, no key twice. Errors never show a line that is no entry: it may be a secret."""
     pairs: dict[str, str] = {}
     for number, line in property_lines(text):
-        key, separator, value = line.partition("=")
-        if not separator or not key.strip():
+        entry = split_property(line)
+        if entry is None:
             raise SettingsError(f"line {number} is not key=value")
-        if key.strip() in pairs:
-            raise SettingsError(f"line {number}: {key.strip()} is set twice")
-        pairs[key.strip()] = value.strip()
+        key, value = entry
+        if key in pairs:
+            raise SettingsError(f"line {number}: {key} is set twice")
+        pairs[key] = value
     return pairs
 
 

@@ -32,6 +32,12 @@ def read_properties(text: str) -> dict[str, str]:
     return entries
 
 
+def entries_of(text: str) -> dict[str, str]:
+    """The entries of a text that others wrote; later ones win, and lines that are no entries are left out."""
+    found = (split_property(line) for _, line in property_lines(text))
+    return dict(entry for entry in found if entry is not None)
+
+
 def write_properties(entries: dict[str, str]) -> str:
     """`entries` as lines, sorted."""
     return "".join(f"{key}={value}\n" for key, value in sorted(entries.items()))

@@ -201,6 +201,7 @@ def test_error_does_not_show_the_line() -> None:
 def test_a_value_may_hold_an_equals_sign() -> None:
     """Only the first equals sign separates."""
     assert parse_properties_file("storePathRootDir = /a=b/c ") == {"storePathRootDir": "/a=b/c"}
+    assert parse_properties_file("brokerName: broker-a") == {"brokerName": "broker-a"}, "as Java reads it"
 
 
 def test_tls_settings_reach_the_listener() -> None:

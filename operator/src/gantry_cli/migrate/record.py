@@ -20,6 +20,7 @@ import msgspec
 from gantry_cli.migrate.source import CannotMigrate
 from gantry_remoting.addresses import join_address, split_address
 from gantry_remoting.durable_files import replace_file
+from gantry_wire.properties_text import entries_of
 
 COPIED: Final = (
     "brokerClusterName", "brokerName", "mappedFileSizeCommitLog", "maxMessageSize", "messageDelayLevel",
@@ -103,8 +104,7 @@ class Home:
 
     def read_conf(self) -> dict[str, str]:
         """As it is."""
-        lines = (line.partition("=") for line in self.conf.read_text("utf-8").splitlines() if not line.startswith("#"))
-        return {name.strip(): value.strip() for name, separator, value in lines if separator}
+        return entries_of(self.conf.read_text("utf-8"))
 
     def _write(self, path: Path, data: bytes) -> None:
         try:

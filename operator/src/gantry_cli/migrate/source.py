@@ -22,6 +22,7 @@ from gantry_wire import Command, RequestCode, fastjson
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.nameserver import ClusterInfo
+from gantry_wire.properties_text import entries_of
 from gantry_wire.runtime_table import log_range
 
 NO_SAMPLES: Final = "NoSuchElementException"
@@ -129,8 +130,7 @@ class ApacheBroker:
     async def config(self) -> dict[str, str]:
         """Its settings in force."""
         reply = await self._peer.demand(RequestCode.GET_BROKER_CONFIG)
-        lines = (line.partition("=") for line in reply.body.decode("utf-8", "replace").splitlines())
-        return {name.strip(): value.strip() for name, separator, value in lines if separator}
+        return entries_of(reply.body.decode("utf-8", "replace"))
 
     async def runtime(self) -> dict[str, str]:
         """What it says of itself. One that has just started has no samples yet, and cannot for a moment."""

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, final
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.cluster_objects import place_of_pod, shard_name
 from gantry_status import PageReader, StatusPageError
+from gantry_wire.properties_text import entries_of
 
 
 @final
@@ -43,10 +44,7 @@ def member_of_pod(pod: str) -> PodMember | None:
 
 def with_own(conf: str, own: dict[str, str]) -> str:
     """What the pod was made with, and what only it knows, which wins: a key stands there once."""
-    stripped = (line.strip() for line in conf.splitlines())
-    parts = (line.partition("=") for line in stripped if line and line[0] not in "#!")
-    lines = {key.strip(): value.strip() for key, _, value in parts}
-    return "".join(f"{key}={value}\n" for key, value in (lines | own).items())
+    return "".join(f"{key}={value}\n" for key, value in (entries_of(conf) | own).items())
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------------

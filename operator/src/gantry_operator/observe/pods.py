@@ -21,6 +21,7 @@ from gantry_operator.objects.broker_pod import BROKER_CONTAINER, SIDECAR_CONTAIN
 from gantry_operator.objects.names import TEMPLATE_ANNOTATION
 from gantry_operator.observe.machines import Machine
 from gantry_spec.observed import Process
+from gantry_wire.properties_text import entries_of
 
 ENDED: Final = ("Succeeded", "Failed")
 CONF_VARIABLE: Final = "GANTRY_BROKER_CONF"
@@ -86,11 +87,8 @@ def acks_needed(pod: Object) -> int | None:
     containers = (pod.get("spec") or {}).get("containers") or []
     broker: Object = next((one for one in containers if one.get("name") == BROKER_CONTAINER), {})
     conf = next((one.get("value", "") for one in broker.get("env") or [] if one.get("name") == CONF_VARIABLE), "")
-    for line in conf.splitlines():
-        key, _, value = line.partition("=")
-        if key == "inSyncReplicas" and value.isdigit():
-            return max(0, int(value) - 1)
-    return None
+    replicas = entries_of(conf).get("inSyncReplicas", "")
+    return max(0, int(replicas) - 1) if replicas.isascii() and replicas.isdigit() else None
 
 
 def speaks_tls(pod: Object) -> bool:
