@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, final
+from typing import Any, Final, final
 
 import msgspec
 
@@ -22,6 +22,12 @@ from gantry_spec.lease import DURATION_MS, LeaseRecord
 from gantry_status.broker_state import BrokerState, HaRole
 
 Role = HaRole
+
+CHECK_TOPIC: Final = "GANTRY_SELF_CHECK"
+"""Topic of the messages that ``gantry`` sends to itself; they are no user's."""
+
+QUIET_MS: Final = 40_000
+"""Clients ask for routes every 30 s: a client that still knows a shard that is scaled away has asked by then."""
 
 
 class Process(StrEnum):
@@ -219,6 +225,15 @@ class ObservedShard(Part, frozen=True):
 
     left: str = ""
     """What is left on one that is scaled away, for people."""
+
+
+def remaining_messages(messages: Mapping[str, int]) -> dict[str, int]:
+    """Return how many messages are left on a shard that is scaled away, by topic; without any it may be removed.
+
+    ``messages`` has the number of messages of every topic on the shard. RocketMQ's own topics count, too: a delayed
+    message is stored in SCHEDULE_TOPIC_XXXX until it is due, and an open transaction in RMQ_SYS_TRANS_HALF_TOPIC.
+    """
+    return {topic: count for topic, count in messages.items() if count and topic != CHECK_TOPIC}
 
 
 @final

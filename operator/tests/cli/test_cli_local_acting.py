@@ -20,14 +20,15 @@ from gantry_cli.local.look import Event, Look, MemberView, render
 from gantry_cli.local.promote import leave_order
 from gantry_cli.local.state import GroupState
 from gantry_cli.output import console
-from gantry_cli.round_trip import CHECK_TOPIC
 from gantry_client import QueueOffsets
 from gantry_spec.executor import Expected, check_promotion
 from gantry_spec.ledger import Fault, Ledger, Risk
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE
+from gantry_spec.observed import CHECK_TOPIC, QUIET_MS
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, BrokerUnreachable, HaRole, HaStatus, OrderRefused, OrderUnanswered
 from gantry_testing.fake_group import FakeGroup, FakeMember
+from gantry_wire.names import SCHEDULE_TOPIC
 
 NAMED = Expected(last_epoch=1000, end=500)
 EPOCH = 2000
@@ -258,6 +259,7 @@ class FakeBrokers:
 
     def __init__(self) -> None:
         self.messages = 1
+        self.delayed_messages = 0
         self.forbidden: list[str] = []
         self.allowed: list[str] = []
 
@@ -268,11 +270,11 @@ class FakeBrokers:
         self.allowed.append(name)
 
     async def topic_table(self, address: str) -> dict[str, object]:
-        return {"orders": None, CHECK_TOPIC: None}
+        return dict.fromkeys(("orders", CHECK_TOPIC, SCHEDULE_TOPIC))
 
     async def queue_table(self, address: str, topic: str) -> dict[int, QueueOffsets]:
-        assert topic != CHECK_TOPIC, "our own proof of life keeps no shard"
-        return {0: QueueOffsets(min_offset=5, max_offset=5 + self.messages), 1: QueueOffsets()}
+        messages = {"orders": self.messages, SCHEDULE_TOPIC: self.delayed_messages, CHECK_TOPIC: 3}[topic]
+        return {0: QueueOffsets(min_offset=5, max_offset=5 + messages), 1: QueueOffsets()}
 
 
 @pytest.fixture
@@ -307,13 +309,15 @@ async def test_a_shard_goes_when_nothing_is_left_and_nobody_can_come(brokers: Fa
 
     brokers.messages = 0
     early = await look(100)
-    now_s[0] += topics.ROUTES_OLD_S
+    now_s[0] += QUIET_MS / 1000
     brokers.messages = 1
     full = await look(100)
-    brokers.messages = 0
+    brokers.messages, brokers.delayed_messages = 0, 1
+    delayed = await look(100)
+    brokers.delayed_messages = 0
     empty = await look(100)
 
-    assert (early, full, empty) == (False, False, True)
+    assert (early, full, delayed, empty) == (False, False, False, True)
     assert set(brokers.forbidden) == {"crew-1"}, "never one that is wanted"
     assert not shards.is_empty(1, 101), "something has come since"
     assert not shards.is_empty(1, None), "nobody says whether something has come"
