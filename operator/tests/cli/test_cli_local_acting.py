@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
+from spec_world.looks import NOW_MS, healthy, observed, spec_with
 
 from gantry_broker.control.server import ControlServer
 from gantry_cli.errors import CliError
@@ -21,6 +22,7 @@ from gantry_cli.local.promote import leave_order
 from gantry_cli.local.state import GroupState
 from gantry_cli.output import console
 from gantry_client import QueueOffsets
+from gantry_spec.decide import Condition, decide
 from gantry_spec.executor import Expected, check_promotion
 from gantry_spec.ledger import Fault, Ledger, Risk
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE
@@ -221,6 +223,20 @@ def test_a_screen_says_what_is_wrong_and_what_is_not_known() -> None:
     assert "machine 0 B" in text and "disk unknown" in text
     assert "shard 0: waits: for rain" in text and "it began" not in text
     assert "it began" in shown(look(), with_events=True)
+
+
+def test_a_screen_shows_no_condition_of_a_healthy_group() -> None:
+    """Conditions are shown when they differ from those of a healthy group, by the same rule as in a cluster."""
+    usual = decide(spec_with(), observed(healthy()), NOW_MS).conditions
+    fenced = Condition(type="Fenced", is_so=True, reason="ByAnnotation", message="shards [0]")
+    unready = Condition(type="Ready", is_so=False, reason="NotInSync", message="")
+
+    def lines(*conditions: Condition) -> list[str]:
+        kinds = tuple(f"{one.type}: " for one in usual)
+        return [line for line in shown(look(conditions=conditions)).splitlines() if line.startswith(kinds)]
+
+    assert len(usual) > 8 and lines(*usual) == []
+    assert lines(fenced, unready) == ["Fenced: ByAnnotation (shards [0])", "Ready: NotInSync"]
 
 
 def test_a_shard_without_a_master_is_said() -> None:
