@@ -9,7 +9,17 @@ import pytest
 
 from gantry_cli.local.promote import leave_order
 from gantry_cli.local.state import GroupState, StandingOrders
-from gantry_spec.manifest.annotations import FENCE, HIBERNATE, PAUSED, PROMOTE, REPLACE_DISK, Wanted
+from gantry_spec.manifest.annotations import (
+    ACCEPT_LOSS,
+    FENCE,
+    HIBERNATE,
+    PAUSED,
+    PROMOTE,
+    REPLACE_DISK,
+    RESTORE,
+    RESTORING,
+    Wanted,
+)
 
 
 def test_an_order_that_is_left_while_another_is_cleared_is_not_lost(
@@ -39,6 +49,24 @@ def test_an_order_that_is_left_while_another_is_cleared_is_not_lost(
         thread.join(30)
 
     assert state.read_annotations()[PROMOTE] == "1@2"
+
+
+def test_an_order_that_is_not_there_takes_nothing_else_off(tmp_path: Path) -> None:
+    """An accepted loss that is written before its promotion stays; with the last promotion it goes."""
+    state = GroupState(tmp_path)
+    orders = StandingOrders(state, lambda _: None)
+    state.write_annotations({ACCEPT_LOSS: "any", RESTORE: "0,1"})
+
+    orders.clear("single")
+    kept = state.read_annotations()
+    orders.clear(f"{RESTORING}0")
+    restored = state.read_annotations()
+    state.write_annotations({ACCEPT_LOSS: "any", PROMOTE: "0=2@1"})
+    orders.clear("0=2@1")
+
+    assert kept == {ACCEPT_LOSS: "any", RESTORE: "0,1"}
+    assert restored == {ACCEPT_LOSS: "any", RESTORE: "1"}
+    assert state.read_annotations() == {}
 
 
 @pytest.mark.parametrize(
