@@ -24,12 +24,12 @@ from gantry_spec.cluster_objects import (
     member_pod,
 )
 from gantry_spec.lease_annotations import BadRecord, record_of
-from gantry_spec.ledger import Ledger, ledger_of
+from gantry_spec.ledger import Ledger, behind, ledger_of
 from gantry_spec.manifest import ManifestError
 from gantry_spec.manifest.annotations import Wanted, asked
 from gantry_spec.manifest.group import API_GROUP, BrokerGroup
 from gantry_spec.manifest.reading import group_of
-from gantry_spec.observed import Member, Observed, ObservedLease, ObservedShard, Process, Report, Role, report_of
+from gantry_spec.observed import Member, Observed, ObservedLease, ObservedShard, Process, Report, report_of
 
 EVENTS_KEPT: Final = 20
 T = TypeVar("T")
@@ -146,10 +146,14 @@ def _members(found: Found, group: BrokerGroup | None) -> list[MemberLook]:
     pods = {place: pod for pod in found.pods if (place := member_of(found.name, pod["metadata"]["name"])) is not None}
     reports = {place: report_from(found.answers[pod["metadata"]["name"]])
                for place, pod in pods.items() if pod["metadata"]["name"] in found.answers}  # fmt: skip
-    masters = {place.shard: report.wrote for place, report in sorted(reports.items(), key=lambda one: _epoch(one[1]))
-               if report is not None and report.role is Role.MASTER}  # fmt: skip
-    looks = {place: _member(found, pod, place, reports.get(place), masters.get(place.shard))
-             for place, pod in pods.items()}  # fmt: skip
+    lags: dict[tuple[int, int], int | None] = {}
+    for shard in {place.shard for place in pods}:
+        members = tuple(
+            Member(number=place.member, report=reports.get(place)) for place in pods if place.shard == shard
+        )
+        seen = ObservedShard(number=shard, lease=_lease(found, shard, 0), members=members)
+        lags |= {(shard, member): lag for member, lag in behind(seen).items()}
+    looks = {place: _member(found, pod, place, reports.get(place), lags.get(place)) for place, pod in pods.items()}
     if group is not None and found.pods:
         for shard in range(group.spec.shards):
             for member in group.spec.members:
@@ -160,12 +164,11 @@ def _members(found: Found, group: BrokerGroup | None) -> list[MemberLook]:
 
 
 def _member(
-    found: Found, pod: Object, place: tuple[int, int], report: Report | None, master_wrote: int | None
+    found: Found, pod: Object, place: tuple[int, int], report: Report | None, behind_bytes: int | None
 ) -> MemberLook:
     name, status = str(pod["metadata"]["name"]), dict_of(pod.get("status"))
     answer = found.answers.get(name)
     said = {} if answer is None else dict_of(answer.said.get(STATUS))
-    wrote = said.get("wrote")
     return MemberLook(
         pod=name,
         shard=place[0],
@@ -177,12 +180,12 @@ def _member(
         label=str((pod["metadata"].get("labels") or {}).get(ROLE_LABEL) or ""),
         role=said.get("role"),
         epoch=said.get("epoch"),
-        wrote=wrote,
+        wrote=said.get("wrote"),
         committed=said.get("committed"),
         flushed=said.get("flushed"),
         acked=said.get("acked"),
         confirmed=said.get("confirmed"),
-        behind_bytes=None if wrote is None or master_wrote is None else max(0, master_wrote - wrote),
+        behind_bytes=behind_bytes,
         is_draining=None if report is None else report.is_draining,
         motion=dict_of(said.get("motion")).get("state"),
         readiness=dict_of(said.get("ready")).get("reason"),
@@ -206,10 +209,6 @@ def _ledgers(found: Found, group: BrokerGroup | None) -> list[Ledger]:
         return []
     now_ms = time.monotonic_ns() // 1_000_000
     return [ledger_of(group.spec, shard, now_ms) for shard in observed(group, found).shards]
-
-
-def _epoch(report: Report | None) -> int:
-    return -1 if report is None else report.epoch
 
 
 def _is_ready(pod: Object) -> bool:
