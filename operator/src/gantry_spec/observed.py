@@ -12,7 +12,7 @@ processes. Both fill in what is the case, and judge nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, final
 
@@ -89,6 +89,16 @@ def report_of(status: Mapping[str, Any], *, asked_ms: int, answered_ms: int, boo
         return msgspec.convert({"role": Role.UNASSIGNED, **status, **more}, Report)
     except msgspec.ValidationError as error:
         raise ValueError(f"it is no status of a broker: {error}") from error
+
+
+def is_of(answer: Mapping[str, Any], broker_name: str, member: int) -> bool:
+    """Return whether an answer to ``status`` is of this member: its pod's address may belong to another pod by now."""
+    return (answer.get("broker_name"), answer.get("broker_id")) == (broker_name, member)
+
+
+def members_of(wanted: Iterable[int], present: Iterable[int], record: LeaseRecord | None) -> list[int]:
+    """Return the members of a shard: those of the spec, those that are there, and those that the Lease names."""
+    return sorted({*wanted, *present, *(() if record is None else record.members)})
 
 
 @final

@@ -21,6 +21,7 @@ from gantry_operator.observe.last_word import LAST_WORD, SKEW_MS, is_news, last_
 from gantry_operator.observe.machines import Machine, disk_of, machine_of, machines_of
 from gantry_operator.observe.memory import MemberMemory, ShardMemory
 from gantry_operator.sidecars import Peer
+from gantry_spec.cluster_objects import acks_needed
 from gantry_spec.executor import Expected
 from gantry_spec.lease import LeaseRecord, Term
 from gantry_spec.lease_annotations import lease_annotations
@@ -135,8 +136,8 @@ def test_how_many_acks_a_broker_needs_is_what_its_pod_was_started_with() -> None
         {"name": "broker", "env": [{"name": "GANTRY_BROKER_CONF", "value": "a=1\ninSyncReplicas=3\n"}]}
     ]
 
-    assert pods.acks_needed(pod) == 2
-    assert pods.acks_needed(pod_with("running")) is None
+    assert acks_needed(pod) == 2
+    assert acks_needed(pod_with("running")) is None
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

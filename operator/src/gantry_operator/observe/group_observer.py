@@ -29,6 +29,7 @@ from gantry_operator.observe.machines import Machine, machine_of
 from gantry_operator.observe.memory import MemberMemory, ShardMemory
 from gantry_operator.sidecars import Sidecars
 from gantry_spec.broker_conf import broker_name
+from gantry_spec.cluster_objects import acks_needed
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import BadRecord, record_of
 from gantry_spec.manifest.annotations import RESTORING, Wanted
@@ -43,6 +44,8 @@ from gantry_spec.observed import (
     Process,
     Report,
     Role,
+    is_of,
+    members_of,
     remaining_messages,
     report_of,
 )
@@ -98,11 +101,11 @@ class GroupObserver:
         record = None if lease is None else lease.record
         sets = self.objects.sets(number)
         present = {place.member for place in self.objects.places(number)}
-        numbers = {*(group.spec.members if number < group.spec.shards else ()), *sets.wanted, *present}
-        numbers |= set() if record is None else record.members
+        wanted_members = group.spec.members if number < group.spec.shards else ()
+        numbers = members_of(wanted_members, {*sets.wanted, *present}, record)
         await asyncio.gather(*(self._ask(number, member, memory, token) for member in numbers))
         await self._confirm(number, memory, lease)
-        members = [await self._member(group, number, member, memory, sets, record) for member in sorted(numbers)]
+        members = [await self._member(group, number, member, memory, sets, record) for member in numbers]
         holds_nothing, left = await self._holds_nothing(group, number, token)
         return ObservedShard(
             number=number,
@@ -151,7 +154,7 @@ class GroupObserver:
         except (SidecarError, ValueError) as error:
             log.debug("sidecar did not report", extra={"shard": shard, "member": member, "reason": str(error)})
             return
-        if (answer.get("broker_name"), answer.get("broker_id")) != (broker_name(self._key[1], shard), member):
+        if not is_of(answer, broker_name(self._key[1], shard), member):
             log.warning("report of another broker ignored", extra={"shard": shard, "member": member})
             return
         memory.take_report(member, report)
@@ -189,7 +192,7 @@ class GroupObserver:
         disk, disk_id = await self._disk(shard, number, life)
         known.take_disk(disk, disk_id, now_ms)
         template = "" if pod is None else pods.template_of(pod)
-        acks = None if pod is None else pods.acks_needed(pod)
+        acks = None if pod is None else acks_needed(pod)
         return Member(
             number=number,
             process=known.believed(life.process),
