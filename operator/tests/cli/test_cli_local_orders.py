@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gantry_cli.errors import CliError
 from gantry_cli.local.promote import leave_order
 from gantry_cli.local.state import GroupState, StandingOrders
+from gantry_cli.orders import Master, promotion_outcome
 from gantry_spec.manifest.annotations import (
     ACCEPT_LOSS,
     FENCE,
@@ -112,3 +114,23 @@ def test_a_damaged_file_lifts_no_fence(tmp_path: Path) -> None:
     assert StandingOrders(state, lambda _: None).read() == Wanted(is_paused=True)
     state.annotations_file.unlink()
     assert orders.read() == Wanted()
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "text"),
+    [
+        (Master("a", 1000), "b", "shard 0: b is the master in epoch 2000; it was a in epoch 1000"),
+        (Master(), "", "shard 0: b is the master in epoch 2000; it was nobody"),
+        (Master("b", 2000), "b", "shard 0: b is the master already, in epoch 2000"),
+    ],
+    ids=["moved", "first", "already"],
+)
+def test_a_promotion_has_one_outcome_here_and_in_a_cluster(before: Master, wanted: str, text: str) -> None:
+    """The master of the newest epoch is named, and the one before it."""
+    assert promotion_outcome(0, before, Master("b", 2000), wanted) == text
+
+
+def test_a_promotion_has_failed_when_another_member_is_the_master() -> None:
+    """A member was ordered and another one was elected: that is no success."""
+    with pytest.raises(CliError, match="the order was taken off, and c is the master in epoch 3000"):
+        promotion_outcome(0, Master("a", 1000), Master("c", 3000), "b")
