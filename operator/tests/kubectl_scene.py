@@ -249,7 +249,8 @@ def role_of(pod: str) -> Object:
     wrote = WROTE if is_master else WROTE - BEHIND
     slave = {"broker_id": 2, "identity": "store-2", "received": WROTE - BEHIND, "flushed": WROTE - BEHIND}
     return {
-        "role": "MASTER" if is_master else "SLAVE", "broker_id": 1 if is_master else 2, "epoch": EPOCH,
+        "role": "MASTER" if is_master else "SLAVE", "broker_id": 1 if is_master else 2,
+        "broker_name": pod.partition("-master")[0].partition("-slave")[0], "epoch": EPOCH,
         "promised_epoch": EPOCH, "identity": "store-1" if is_master else "store-2", "last_epoch": EPOCH,
         "epoch_start": 0, "wrote": wrote, "committed": wrote, "flushed": 5_000, "acked": WROTE - BEHIND,
         "confirmed": WROTE - BEHIND, "ha_address": "10.0.0.1:10912", "heard_ms": 10, "granted_ms": 1_000,

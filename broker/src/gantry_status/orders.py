@@ -28,7 +28,12 @@ from gantry_status.broker_state import SlaveState as SlaveState
 LINE_BYTES_MAX: Final = 1 << 20
 """Of one order or answer, its newline included. The longest real one, a status with all its slaves, has 10 KiB."""
 
-Epoch = Annotated[int, msgspec.Meta(ge=1, le=(1 << 62) - 1)]
+EPOCH_MAX: Final = (1 << 62) - 1
+
+JSON_INTEGER_MAX: Final = (1 << 53) - 1
+"""Bound of epochs and offsets in orders over HTTP: up to it, JSON numbers are exact as floating-point numbers."""
+
+Epoch = Annotated[int, msgspec.Meta(ge=1, le=EPOCH_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=24 * 3_600_000)]
 Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]

@@ -308,6 +308,10 @@ class TopicsDocument(Source):
 
     topics: list[TopicDocument]
     left_out: int
+    system_messages: dict[str, int] | None = Field(
+        default=None,
+        description="How many messages RocketMQ's own topics have, for example delayed ones; `null`: an older sidecar.",
+    )
 
 
 class QueueLagDocument(Document):

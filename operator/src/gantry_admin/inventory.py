@@ -2,7 +2,8 @@
 
 From the broker: three tables, and the ends of each topic's queues, over its ordinary port with the project's client.
 From disk: the same tables as the broker saved them last (it does so every few seconds), and the ends as the queue
-files show them, below what may be read. RocketMQ's own topics are left out: they are many, and nobody's.
+files show them, below what may be read. Of RocketMQ's own topics only the number of messages is shown: delayed messages
+and open transactions are stored there.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class Inventory:
     """The broker's own counters by RocketMQ's names; nothing when it was not asked."""
     sent_again: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Group -> queue of its dead letters -> what lies before it was sent again."""
+    system_messages: Mapping[str, int] = field(default_factory=dict)
+    """How many messages each of RocketMQ's own topics has; they are not among ``topics``."""
 
     def lags(self, group: str) -> Iterator[QueueLag]:
         """How far a group is behind in each queue, by topic and queue; a queue without ends is not on this broker."""
@@ -114,6 +117,16 @@ def chosen_topics(topics: Mapping[str, TopicConfig], names_of_servers: set[str])
     return names[:TOPICS_MAX], max(len(names) - TOPICS_MAX, 0)
 
 
+def system_topics(topics: Mapping[str, TopicConfig], names_of_servers: set[str]) -> list[str]:
+    """RocketMQ's own topics on this broker, all of them."""
+    return sorted(name for name in topics if name in SYSTEM_TOPICS or name in names_of_servers)
+
+
+def count_messages(queues: Mapping[int, QueueEnds]) -> int:
+    """How many messages are in these queues."""
+    return sum(max(ends.end - ends.begin, 0) for ends in queues.values())
+
+
 def server_topics(broker: str, cluster: str) -> set[str]:
     """Every broker and every cluster has a topic of its own name."""
     return {broker, cluster, reply_topic(cluster)}
@@ -136,9 +149,12 @@ async def from_broker(admin: Admin, address: str, servers: set[str]) -> Inventor
             for queue, row in sorted(found.items(), key=lambda item: item[0].queue_id)
         }
 
-    found = await asyncio.gather(*(ends(name) for name in names))
-    inventory = make_inventory(topics, set(groups), offsets, dict(zip(names, found, strict=True)), left_out)
-    return replace(inventory, runtime=await brokers.runtime(address))
+    own = system_topics(topics, servers)
+    found = await asyncio.gather(*(ends(name) for name in [*names, *own]))
+    queues = dict(zip([*names, *own], found, strict=True))
+    inventory = make_inventory(topics, set(groups), offsets, {name: queues[name] for name in names}, left_out)
+    counts = {name: count_messages(queues[name]) for name in own}
+    return replace(inventory, runtime=await brokers.runtime(address), system_messages=counts)
 
 
 def from_disk(files: StoreFiles, span: Span, servers: set[str]) -> Inventory:
@@ -150,7 +166,10 @@ def from_disk(files: StoreFiles, span: Span, servers: set[str]) -> Inventory:
     offsets = _table(disk, root, store, "consumerOffset", ConsumerOffsetTable).offset_table
     names, left_out = chosen_topics(topics, servers)
     queues = {name: _queues_on_disk(files, name, topics[name], span) for name in names}
-    return make_inventory(topics, set(groups), offsets, queues, left_out)
+    inventory = make_inventory(topics, set(groups), offsets, queues, left_out)
+    own = system_topics(topics, servers)
+    counts = {name: count_messages(_queues_on_disk(files, name, topics[name], span)) for name in own}
+    return replace(inventory, system_messages=counts)
 
 
 def _queues_on_disk(files: StoreFiles, topic: str, config: TopicConfig, span: Span) -> dict[int, QueueEnds]:

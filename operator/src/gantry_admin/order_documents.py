@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from gantry_admin.documents import Document
+from gantry_status.orders import JSON_INTEGER_MAX
 
 
 def whole(value: object) -> object:
@@ -17,7 +18,7 @@ def whole(value: object) -> object:
 
 
 WHOLE = BeforeValidator(whole)
-Epoch = Annotated[int, Field(ge=1, le=(1 << 53) - 1), WHOLE]
+Epoch = Annotated[int, Field(ge=1, le=JSON_INTEGER_MAX), WHOLE]
 
 
 class OrderBody(BaseModel):
@@ -36,9 +37,9 @@ class PromiseBody(OrderBody):
 class ExpectedBody(OrderBody):
     """What whoever was named must still be."""
 
-    last_epoch: Annotated[int, Field(ge=0, le=(1 << 53) - 1), WHOLE]
-    end: Annotated[int, Field(ge=0, le=(1 << 53) - 1), WHOLE]
-    continues: Annotated[int, Field(ge=0, le=(1 << 53) - 1), WHOLE] = 0
+    last_epoch: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX), WHOLE]
+    end: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX), WHOLE]
+    continues: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX), WHOLE] = 0
 
 
 class PromoteBody(OrderBody):

@@ -41,6 +41,28 @@ class OrderDocument(msgspec.Struct, frozen=True, kw_only=True):
     """For people."""
 
 
+class Master(NamedTuple):
+    """Which member is a shard's master, and in which epoch; no name if none is."""
+
+    name: str = ""
+    epoch: int = 0
+
+
+def promotion_outcome(shard: int, before: Master, after: Master, wanted: str) -> str:
+    """Return what came of a promotion that was taken off, for people.
+
+    ``after`` is the master of the newest epoch that has one. ``wanted`` is the member that was ordered; empty for the
+    one that is furthest. Raises CliError when another member is the master.
+    """
+    if wanted and after.name != wanted:
+        text = f"the order was taken off, and {after.name} is the master in epoch {after.epoch}"
+        raise CliError(text, "another order may have come after it; see the group's events")
+    if before == after:
+        return f"shard {shard}: {after.name} is the master already, in epoch {after.epoch}"
+    was = f"{before.name} in epoch {before.epoch}" if before.name else "nobody"
+    return f"shard {shard}: {after.name} is the master in epoch {after.epoch}; it was {was}"
+
+
 class Promotion(NamedTuple):
     """Which shard gets another master, and which member that is; 0 for the one that is furthest."""
 

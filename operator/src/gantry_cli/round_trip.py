@@ -17,8 +17,8 @@ from gantry_client import (
     Producer,
     PullConsumer,
 )
+from gantry_spec.observed import CHECK_TOPIC
 
-CHECK_TOPIC: Final = "GANTRY_SELF_CHECK"
 READER_GROUP: Final = "TOOLS_CONSUMER"
 """A group that every broker has for tools; it never commits."""
 READ_WAIT_MS: Final = 5_000

@@ -26,6 +26,8 @@ from gantry_spec.manifest.status import Condition, DecisionStatus, DurabilitySta
 from gantry_spec.observed import Observed, ObservedShard
 
 WRITE_MS: Final = 10_000
+"""Least time between two writes of a status that differ in nothing urgent."""
+
 MESSAGE_MAX: Final = 1_000
 LINES_MAX: Final = 12
 
@@ -141,9 +143,13 @@ def material(status: Mapping[str, Any]) -> Any:
 
 def is_worth_a_write(status: Mapping[str, Any], written: Mapping[str, Any], age_ms: int) -> bool:
     """Whether this is to replace what was written so long ago."""
-    if urgent_or_none(written) != urgent(status):
-        return True
-    return age_ms >= WRITE_MS and material(status) != material_or_none(written)
+    is_urgent = urgent_or_none(written) != urgent(status)
+    return is_due(is_urgent=is_urgent, is_changed=material(status) != material_or_none(written), age_ms=age_ms)
+
+
+def is_due(*, is_urgent: bool, is_changed: bool, age_ms: int) -> bool:
+    """Return whether a status is written now: an urgent change at once, any other at most every ``WRITE_MS``."""
+    return is_urgent or (is_changed and age_ms >= WRITE_MS)
 
 
 def urgent_or_none(status: Mapping[str, Any]) -> Any:

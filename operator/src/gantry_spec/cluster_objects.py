@@ -11,13 +11,17 @@ every pod uses it.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 GROUP_LABEL: Final = "gantry.dev/group"
 ROLE_LABEL: Final = "gantry.dev/role"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 BROKER: Final = "broker"
 NAME_SERVER: Final = "nameserver"
+BROKER_CONTAINER: Final = "broker"
+CONF_VARIABLE: Final = "GANTRY_BROKER_CONF"
+"""Environment variable of a broker's container with the settings that it was started with."""
 
 _POD: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)-(?:master-0|slave-(0|[1-9][0-9]*))")
 
@@ -67,3 +71,15 @@ def member_of(group: str, pod: str) -> PodPlace | None:
     """Return which member of a group a pod is; None for one that is no broker of the group."""
     found = place_of_pod(pod)
     return found[1] if found is not None and found[0] == group else None
+
+
+def acks_needed(pod: Mapping[str, Any]) -> int | None:
+    """How many acks it would need as a master, as it was started; None if it does not say."""
+    containers = (pod.get("spec") or {}).get("containers") or []
+    broker: Mapping[str, Any] = next((one for one in containers if one.get("name") == BROKER_CONTAINER), {})
+    conf = next((one.get("value", "") for one in broker.get("env") or [] if one.get("name") == CONF_VARIABLE), "")
+    for line in conf.splitlines():
+        key, _, value = line.partition("=")
+        if key == "inSyncReplicas" and value.isascii() and value.isdigit():
+            return max(0, int(value) - 1)
+    return None

@@ -12,7 +12,7 @@ nothing waited for but answers; a refusal is raised to whoever has decided, who 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol, final
 
@@ -72,6 +72,16 @@ class Surroundings(Protocol):
 
     def closed(self, shard: int) -> None:
         """The master of a shard on which nothing is left takes no sends any more."""
+
+
+def in_order(actions: Iterable[act.Action]) -> tuple[list[act.LeaseAction], list[act.Action]]:
+    """Return the actions that are executed first, one after the other, and those that may then be side by side.
+
+    The Lease comes first: an order with an epoch must not be given before that epoch is recorded.
+    """
+    actions = list(actions)
+    first = [action for action in actions if isinstance(action, act.LeaseAction)]
+    return first, [action for action in actions if not isinstance(action, act.LeaseAction)]
 
 
 @final

@@ -147,6 +147,29 @@ def ledger_of(spec: Spec, shard: ObservedShard, now_ms: int, previous: Ledger | 
     )
 
 
+def behind(shard: ObservedShard) -> dict[int, int | None]:
+    """Return how many bytes each member lacks of the log of the shard's master, by the member's number.
+
+    It is None for a member that does not report as a slave, so for the master itself, and while the master has not
+    reported. The master is the one that the Lease names. Where the Lease cannot be read or names none, it is the
+    member that reports this role in the newest epoch.
+    """
+    record = None if shard.lease is None else shard.lease.record
+    term = None if record is None else record.newest
+    reports = {one.number: one.report for one in shard.members if one.report is not None}
+    masters = [one for one in reports.values() if one.role is Role.MASTER]
+    newest = max(masters, key=lambda one: one.epoch, default=None)
+    master = newest if term is None else reports.get(term.master)
+    if master is not None and term is not None and (master.role, master.epoch) != (Role.MASTER, term.epoch):
+        master = None
+    end = None if master is None else master.wrote
+    found: dict[int, int | None] = {one.number: None for one in shard.members}
+    for number, report in reports.items():
+        if report.role is Role.SLAVE and report.wrote is not None and end is not None:
+            found[number] = max(0, end - report.wrote)
+    return found
+
+
 def in_sync(spec: Spec, report: Report) -> tuple[int, ...]:
     """The slaves of a master that are within ``maxLag``, by number."""
     if report.wrote is None:

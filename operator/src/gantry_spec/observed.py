@@ -12,9 +12,9 @@ processes. Both fill in what is the case, and judge nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any, final
+from typing import Any, Final, final
 
 import msgspec
 
@@ -22,6 +22,12 @@ from gantry_spec.lease import DURATION_MS, LeaseRecord
 from gantry_status.broker_state import BrokerState, HaRole
 
 Role = HaRole
+
+CHECK_TOPIC: Final = "GANTRY_SELF_CHECK"
+"""Topic of the messages that ``gantry`` sends to itself; they are no user's."""
+
+QUIET_MS: Final = 40_000
+"""Clients ask for routes every 30 s: a client that still knows a shard that is scaled away has asked by then."""
 
 
 class Process(StrEnum):
@@ -83,6 +89,16 @@ def report_of(status: Mapping[str, Any], *, asked_ms: int, answered_ms: int, boo
         return msgspec.convert({"role": Role.UNASSIGNED, **status, **more}, Report)
     except msgspec.ValidationError as error:
         raise ValueError(f"it is no status of a broker: {error}") from error
+
+
+def is_of(answer: Mapping[str, Any], broker_name: str, member: int) -> bool:
+    """Return whether an answer to ``status`` is of this member: its pod's address may belong to another pod by now."""
+    return (answer.get("broker_name"), answer.get("broker_id")) == (broker_name, member)
+
+
+def members_of(wanted: Iterable[int], present: Iterable[int], record: LeaseRecord | None) -> list[int]:
+    """Return the members of a shard: those of the spec, those that are there, and those that the Lease names."""
+    return sorted({*wanted, *present, *(() if record is None else record.members)})
 
 
 @final
@@ -219,6 +235,15 @@ class ObservedShard(Part, frozen=True):
 
     left: str = ""
     """What is left on one that is scaled away, for people."""
+
+
+def remaining_messages(messages: Mapping[str, int]) -> dict[str, int]:
+    """Return how many messages are left on a shard that is scaled away, by topic; without any it may be removed.
+
+    ``messages`` has the number of messages of every topic on the shard. RocketMQ's own topics count, too: a delayed
+    message is stored in SCHEDULE_TOPIC_XXXX until it is due, and an open transaction in RMQ_SYS_TRANS_HALF_TOPIC.
+    """
+    return {topic: count for topic, count in messages.items() if count and topic != CHECK_TOPIC}
 
 
 @final

@@ -19,7 +19,8 @@ from gantry_store_files.store_identity import Epoch
 from gantry_store_files.table_copies import Edition, encode_table
 from gantry_testing.local import GROUP, TOPIC, Dialogue
 from gantry_wire import RequestCode
-from gantry_wire.names import SYSTEM_GROUPS
+from gantry_wire.names import SCHEDULE_TOPIC, SYSTEM_GROUPS
+from gantry_wire.properties import DELAY_LEVEL, format_properties
 
 CONSUMED = 4
 
@@ -46,6 +47,23 @@ async def commit(address: str) -> None:
     ext = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": str(CONSUMED)}
     await dialogue.ask_json(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
     await dialogue.close()
+
+
+@pytest.mark.verify
+def test_messages_that_are_stored_in_system_topics_are_counted(tmp_path: Path) -> None:
+    """A delayed message of a user is in a topic of RocketMQ's own until it is due; a shard with one is not empty."""
+    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
+        broker.send(1, properties=format_properties({DELAY_LEVEL: "18"}))
+        seen: list[dict[str, Any]] = []
+
+        def is_counted() -> bool:
+            seen.append(sidecar.get("/v1/topics").json())
+            return bool((seen[-1].get("system_messages") or {}).get(SCHEDULE_TOPIC))
+
+        wait_for(is_counted, "the delayed message is counted")
+
+    assert seen[-1]["system_messages"][SCHEDULE_TOPIC] == 1
+    assert SCHEDULE_TOPIC not in {topic["name"] for topic in seen[-1]["topics"]}
 
 
 def lag_in(document: dict[str, Any]) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
+from spec_world.looks import NOW_MS, healthy, observed, spec_with
 
 from gantry_broker.control.server import ControlServer
 from gantry_cli.errors import CliError
@@ -20,14 +21,16 @@ from gantry_cli.local.look import Event, Look, MemberView, render
 from gantry_cli.local.promote import leave_order
 from gantry_cli.local.state import GroupState
 from gantry_cli.output import console
-from gantry_cli.round_trip import CHECK_TOPIC
 from gantry_client import QueueOffsets
+from gantry_spec.decide import Condition, decide
 from gantry_spec.executor import Expected, check_promotion
 from gantry_spec.ledger import Fault, Ledger, Risk
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE
+from gantry_spec.observed import CHECK_TOPIC, QUIET_MS
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, BrokerUnreachable, HaRole, HaStatus, OrderRefused, OrderUnanswered
 from gantry_testing.fake_group import FakeGroup, FakeMember
+from gantry_wire.names import SCHEDULE_TOPIC
 
 NAMED = Expected(last_epoch=1000, end=500)
 EPOCH = 2000
@@ -222,6 +225,20 @@ def test_a_screen_says_what_is_wrong_and_what_is_not_known() -> None:
     assert "it began" in shown(look(), with_events=True)
 
 
+def test_a_screen_shows_no_condition_of_a_healthy_group() -> None:
+    """Conditions are shown when they differ from those of a healthy group, by the same rule as in a cluster."""
+    usual = decide(spec_with(), observed(healthy()), NOW_MS).conditions
+    fenced = Condition(type="Fenced", is_so=True, reason="ByAnnotation", message="shards [0]")
+    unready = Condition(type="Ready", is_so=False, reason="NotInSync", message="")
+
+    def lines(*conditions: Condition) -> list[str]:
+        kinds = tuple(f"{one.type}: " for one in usual)
+        return [line for line in shown(look(conditions=conditions)).splitlines() if line.startswith(kinds)]
+
+    assert len(usual) > 8 and lines(*usual) == []
+    assert lines(fenced, unready) == ["Fenced: ByAnnotation (shards [0])", "Ready: NotInSync"]
+
+
 def test_a_shard_without_a_master_is_said() -> None:
     """No ledger that is fresh: nobody answers there."""
     assert "shard 0: no master that answers" in shown(look(ledgers=(Ledger(shard=0, observed_ms=0),)))
@@ -258,6 +275,7 @@ class FakeBrokers:
 
     def __init__(self) -> None:
         self.messages = 1
+        self.delayed_messages = 0
         self.forbidden: list[str] = []
         self.allowed: list[str] = []
 
@@ -268,11 +286,11 @@ class FakeBrokers:
         self.allowed.append(name)
 
     async def topic_table(self, address: str) -> dict[str, object]:
-        return {"orders": None, CHECK_TOPIC: None}
+        return dict.fromkeys(("orders", CHECK_TOPIC, SCHEDULE_TOPIC))
 
     async def queue_table(self, address: str, topic: str) -> dict[int, QueueOffsets]:
-        assert topic != CHECK_TOPIC, "our own proof of life keeps no shard"
-        return {0: QueueOffsets(min_offset=5, max_offset=5 + self.messages), 1: QueueOffsets()}
+        messages = {"orders": self.messages, SCHEDULE_TOPIC: self.delayed_messages, CHECK_TOPIC: 3}[topic]
+        return {0: QueueOffsets(min_offset=5, max_offset=5 + messages), 1: QueueOffsets()}
 
 
 @pytest.fixture
@@ -307,13 +325,15 @@ async def test_a_shard_goes_when_nothing_is_left_and_nobody_can_come(brokers: Fa
 
     brokers.messages = 0
     early = await look(100)
-    now_s[0] += topics.ROUTES_OLD_S
+    now_s[0] += QUIET_MS / 1000
     brokers.messages = 1
     full = await look(100)
-    brokers.messages = 0
+    brokers.messages, brokers.delayed_messages = 0, 1
+    delayed = await look(100)
+    brokers.delayed_messages = 0
     empty = await look(100)
 
-    assert (early, full, empty) == (False, False, True)
+    assert (early, full, delayed, empty) == (False, False, False, True)
     assert set(brokers.forbidden) == {"crew-1"}, "never one that is wanted"
     assert not shards.is_empty(1, 101), "something has come since"
     assert not shards.is_empty(1, None), "nobody says whether something has come"

@@ -7,9 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from gantry_cli.errors import CliError
 from gantry_cli.local.promote import leave_order
 from gantry_cli.local.state import GroupState, StandingOrders
-from gantry_spec.manifest.annotations import FENCE, HIBERNATE, PAUSED, PROMOTE, REPLACE_DISK, Wanted
+from gantry_cli.orders import Master, promotion_outcome
+from gantry_spec.manifest.annotations import (
+    ACCEPT_LOSS,
+    FENCE,
+    HIBERNATE,
+    PAUSED,
+    PROMOTE,
+    REPLACE_DISK,
+    RESTORE,
+    RESTORING,
+    Wanted,
+)
 
 
 def test_an_order_that_is_left_while_another_is_cleared_is_not_lost(
@@ -39,6 +51,24 @@ def test_an_order_that_is_left_while_another_is_cleared_is_not_lost(
         thread.join(30)
 
     assert state.read_annotations()[PROMOTE] == "1@2"
+
+
+def test_an_order_that_is_not_there_takes_nothing_else_off(tmp_path: Path) -> None:
+    """An accepted loss that is written before its promotion stays; with the last promotion it goes."""
+    state = GroupState(tmp_path)
+    orders = StandingOrders(state, lambda _: None)
+    state.write_annotations({ACCEPT_LOSS: "any", RESTORE: "0,1"})
+
+    orders.clear("single")
+    kept = state.read_annotations()
+    orders.clear(f"{RESTORING}0")
+    restored = state.read_annotations()
+    state.write_annotations({ACCEPT_LOSS: "any", PROMOTE: "0=2@1"})
+    orders.clear("0=2@1")
+
+    assert kept == {ACCEPT_LOSS: "any", RESTORE: "0,1"}
+    assert restored == {ACCEPT_LOSS: "any", RESTORE: "1"}
+    assert state.read_annotations() == {}
 
 
 @pytest.mark.parametrize(
@@ -84,3 +114,23 @@ def test_a_damaged_file_lifts_no_fence(tmp_path: Path) -> None:
     assert StandingOrders(state, lambda _: None).read() == Wanted(is_paused=True)
     state.annotations_file.unlink()
     assert orders.read() == Wanted()
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "text"),
+    [
+        (Master("a", 1000), "b", "shard 0: b is the master in epoch 2000; it was a in epoch 1000"),
+        (Master(), "", "shard 0: b is the master in epoch 2000; it was nobody"),
+        (Master("b", 2000), "b", "shard 0: b is the master already, in epoch 2000"),
+    ],
+    ids=["moved", "first", "already"],
+)
+def test_a_promotion_has_one_outcome_here_and_in_a_cluster(before: Master, wanted: str, text: str) -> None:
+    """The master of the newest epoch is named, and the one before it."""
+    assert promotion_outcome(0, before, Master("b", 2000), wanted) == text
+
+
+def test_a_promotion_has_failed_when_another_member_is_the_master() -> None:
+    """A member was ordered and another one was elected: that is no success."""
+    with pytest.raises(CliError, match="the order was taken off, and c is the master in epoch 3000"):
+        promotion_outcome(0, Master("a", 1000), Master("c", 3000), "b")

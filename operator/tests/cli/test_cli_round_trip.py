@@ -8,6 +8,7 @@ import pytest
 
 from gantry_cli import round_trip
 from gantry_client import ClientSettings, NoRoute
+from gantry_spec.observed import CHECK_TOPIC
 from gantry_testing.client import FakeCluster, wait_until
 
 
@@ -18,9 +19,9 @@ async def test_the_self_check_waits_until_the_name_server_knows_a_broker() -> No
         await wait_until(lambda: len(cluster.name_server_requests) > 2)
         assert not trip.done()
 
-        cluster.add_topic(round_trip.CHECK_TOPIC)
+        cluster.add_topic(CHECK_TOPIC)
 
-        assert (await trip).queue.topic == round_trip.CHECK_TOPIC
+        assert (await trip).queue.topic == CHECK_TOPIC
 
 
 async def test_the_self_check_gives_up_without_a_route(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,8 +58,8 @@ def test_status_shows_what_every_sidecar_says_now(scene: Scene) -> None:
     look = msgspec.json.decode(result.stdout, type=GroupLook, strict=True)
     assert result.exit_code == 0, result.output
     assert [(one.pod, one.role, one.wrote, one.behind_bytes) for one in look.members] == [
-        (PODS[0], "MASTER", WROTE, 0), (PODS[1], "SLAVE", WROTE - BEHIND, BEHIND),
-        (PODS[2], "MASTER", WROTE, 0), (PODS[3], "SLAVE", WROTE - BEHIND, BEHIND),
+        (PODS[0], "MASTER", WROTE, None), (PODS[1], "SLAVE", WROTE - BEHIND, BEHIND),
+        (PODS[2], "MASTER", WROTE, None), (PODS[3], "SLAVE", WROTE - BEHIND, BEHIND),
     ]  # fmt: skip
     assert (look.phase, look.ready, look.name_servers, look.left_out) == ("Ready", "2/2", "1/1", [])
     assert [ledger.risk("machine").bytes for ledger in look.ledgers] == [0, 0]  # type: ignore[arg-type]

@@ -39,6 +39,7 @@ from gantry_spec.lease_annotations import record_of
 from gantry_spec.manifest.reading import group_of
 from gantry_spec.observed import Role
 from gantry_status.orders import AnyOrder
+from gantry_wire.names import SCHEDULE_TOPIC
 
 GROUP: Final = "g"
 NAMESPACE: Final = "shop"
@@ -86,6 +87,7 @@ class ModelCluster:
         """For how long a pod that was deleted runs on."""
 
         self.messages = 0
+        self.delayed_messages = 0
         """That every master says are left in its queues."""
 
         self._addresses = 0
@@ -385,7 +387,8 @@ class ModelCluster:
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
         self._reach(peer)
         topics = [{"name": "orders", "kind": "user", "messages": self.messages}]
-        return {"source": "broker", "left_out": 0, "topics": topics}
+        system = {SCHEDULE_TOPIC: self.delayed_messages}
+        return {"source": "broker", "left_out": 0, "topics": topics, "system_messages": system}
 
     async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
         shard, member = self._reach(peer)

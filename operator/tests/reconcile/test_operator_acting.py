@@ -32,7 +32,7 @@ from gantry_operator.execute.applier import Applier
 from gantry_operator.execute.leases import Leases
 from gantry_operator.execute.pods import Pods
 from gantry_operator.execute.role_labels import Relabel, relabel, relabels
-from gantry_operator.execute.scheduler import ActionScheduler, remove_order, without_disk_replacement, without_request
+from gantry_operator.execute.scheduler import ActionScheduler, remove_order
 from gantry_operator.objects.names import COMPONENT_LABEL, GROUP_LABEL, ROLE_LABEL, SHARD_LABEL
 from gantry_operator.observe.group_objects import GroupObjects
 from gantry_operator.sidecars import Peer
@@ -40,6 +40,7 @@ from gantry_spec import actions as act
 from gantry_spec.executor import Expected
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import record_of
+from gantry_spec.manifest.annotations import without_disk_replacement, without_request
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.reading import group_of
 from gantry_spec.observed import Role

@@ -21,13 +21,15 @@ from gantry_operator.observe.last_word import LAST_WORD, SKEW_MS, is_news, last_
 from gantry_operator.observe.machines import Machine, disk_of, machine_of, machines_of
 from gantry_operator.observe.memory import MemberMemory, ShardMemory
 from gantry_operator.sidecars import Peer
+from gantry_spec.cluster_objects import acks_needed
 from gantry_spec.executor import Expected
 from gantry_spec.lease import LeaseRecord, Term
 from gantry_spec.lease_annotations import lease_annotations
 from gantry_spec.manifest.annotations import Wanted
 from gantry_spec.manifest.reading import group_of
-from gantry_spec.observed import Disk, LastWord, Process, Report
+from gantry_spec.observed import CHECK_TOPIC, Disk, LastWord, Process, Report
 from gantry_status.orders import AnyOrder, HaRole
+from gantry_wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 
 HERE = Machine()
 SILENT = Machine(is_reachable=False)
@@ -134,8 +136,8 @@ def test_how_many_acks_a_broker_needs_is_what_its_pod_was_started_with() -> None
         {"name": "broker", "env": [{"name": "GANTRY_BROKER_CONF", "value": "a=1\ninSyncReplicas=3\n"}]}
     ]
 
-    assert pods.acks_needed(pod) == 2
-    assert pods.acks_needed(pod_with("running")) is None
+    assert acks_needed(pod) == 2
+    assert acks_needed(pod_with("running")) is None
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -382,11 +384,15 @@ async def test_a_master_that_seems_stopped_is_confirmed_by_the_api_server_once()
 
 
 def test_a_shard_holds_nothing_only_by_its_brokers_own_word() -> None:
-    """Every queue of users is empty; a table from a disk, or one that is not whole, says nothing."""
+    """Every queue is empty; a table from a disk, or one that is not whole, says nothing."""
     empty = {"name": "t", "kind": "user", "messages": 0}
-    said = {"source": "broker", "left_out": 0, "topics": [empty, {"name": "s", "kind": "system", "messages": 4}]}
+    check = {"name": CHECK_TOPIC, "kind": "user", "messages": 4}
+    said = {"source": "broker", "left_out": 0, "topics": [empty, check], "system_messages": {SCHEDULE_TOPIC: 0}}
 
     assert holds_nothing(said) is True
+    assert holds_nothing(said | {"system_messages": {SCHEDULE_TOPIC: 1}}) is False, "a delayed message"
+    assert holds_nothing(said | {"system_messages": {HALF_TOPIC: 1}}) is False, "an open transaction"
+    assert holds_nothing(said | {"system_messages": None}) is None, "an older sidecar"
     assert holds_nothing(said | {"topics": [empty | {"messages": 1}]}) is False
     assert holds_nothing(said | {"topics": [empty | {"kind": "retry", "messages": 1}]}) is False
     assert holds_nothing(said | {"source": "disk"}) is None

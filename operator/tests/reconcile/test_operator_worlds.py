@@ -11,6 +11,7 @@ from gantry_operator.api import CLAIMS, STATEFUL_SETS, annotations_of, labels_of
 from gantry_operator.execute.pods import Pods
 from gantry_operator.objects import names
 from gantry_operator.observe import pods
+from gantry_wire.names import SCHEDULE_TOPIC
 
 
 async def test_an_empty_group_begins() -> None:
@@ -256,7 +257,12 @@ async def test_shards_are_scaled_out_and_an_empty_one_goes_with_all_that_it_had(
     assert play.cluster.master(1) == 1, "messages are left on it"
     assert play.cluster.shards[1].brokers[1].is_withdrawn, "and none come to it"
     assert play.condition("ScalingIn") == ("True", "Draining", "shard 1: 5 messages of 1 topics: orders")
-    play.cluster.messages = 0
+    play.cluster.messages, play.cluster.delayed_messages = 0, 1
+    for _ in range(60):
+        await play.turn()
+    assert play.cluster.master(1) == 1, "a delayed message is left on it"
+    assert play.condition("ScalingIn") == ("True", "Draining", f"shard 1: 1 messages of 1 topics: {SCHEDULE_TOPIC}")
+    play.cluster.delayed_messages = 0
     await play.until(
         lambda: not [one for one in play.cluster.api.of_kind(STATEFUL_SETS) if "-1-" in one["metadata"]["name"]],
         "the second shard is swept",

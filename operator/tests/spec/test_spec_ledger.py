@@ -12,7 +12,7 @@ from spec_world.looks import NOW_MS, healthy, record_of, spec_with, with_record,
 
 from gantry_spec import actions as act
 from gantry_spec.gate import contract_kept, may, may_lose
-from gantry_spec.ledger import Fault, Ledger, band_of, ledger_of
+from gantry_spec.ledger import Fault, Ledger, band_of, behind, ledger_of
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import Role
 from gantry_status.broker_state import SlaveState
@@ -31,6 +31,19 @@ def ledger(spec: Spec | None = None, *, received: int | None = 9_000, acks_neede
 def at_risk(one: Ledger) -> dict[str, int | None]:
     """In bytes."""
     return {str(fault): one.risk(fault).bytes for fault in Fault}
+
+
+def test_only_slaves_are_behind_the_master_that_the_lease_names() -> None:
+    """A master is behind nobody, a member without a role has no lag, and a master of an older term is not compared."""
+    shard = with_report(healthy(slaves=2, wrote=10_000), 2, wrote=9_000)
+    stale = with_report(shard, 3, role=Role.MASTER, epoch=2_000, wrote=50_000)
+    unread = msgspec.structs.replace(shard, lease=None)
+
+    assert behind(shard) == {1: None, 2: 1_000, 3: 0}
+    assert behind(stale) == {1: None, 2: 1_000, 3: None}
+    assert behind(with_report(shard, 3, role=Role.UNASSIGNED)) == {1: None, 2: 1_000, 3: None}
+    assert behind(with_report(shard, 1, role=Role.UNASSIGNED)) == {1: None, 2: None, 3: None}
+    assert behind(unread) == {1: None, 2: 1_000, 3: 0}, "the member that reports the role is taken"
 
 
 def test_each_fault_takes_what_does_not_survive_it() -> None:

@@ -15,7 +15,7 @@ from gantry_admin.documents import (
     TopicsDocument,
 )
 from gantry_admin.guard import Scope
-from gantry_admin.inventory import Inventory
+from gantry_admin.inventory import Inventory, count_messages
 from gantry_admin.relay import Shard, elsewhere
 from gantry_admin.routes.common import TheSidecar, needs, refusals
 from gantry_wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
@@ -38,7 +38,12 @@ async def topics(request: Request, sidecar: TheSidecar, limit: Limit = ROWS_MAX,
     rows = [topic_row(shown.inventory, name) for name in shown.inventory.topics]
     left_out = shown.inventory.topics_left_out + max(len(rows) - limit, 0)
     return TopicsDocument(
-        topics=rows[:limit], left_out=left_out, source=shown.source, age_ms=shown.age_ms, reason=shown.reason
+        topics=rows[:limit],
+        left_out=left_out,
+        system_messages=dict(shown.inventory.system_messages),
+        source=shown.source,
+        age_ms=shown.age_ms,
+        reason=shown.reason,
     )
 
 
@@ -86,7 +91,7 @@ def topic_row(inventory: Inventory, name: str) -> TopicDocument:
 
 def messages_of(inventory: Inventory, topic: str) -> int:
     """How many messages of a topic are there."""
-    return sum(max(ends.end - ends.begin, 0) for ends in inventory.queues.get(topic, {}).values())
+    return count_messages(inventory.queues.get(topic, {}))
 
 
 def group_row(inventory: Inventory, name: str) -> GroupDocument:

@@ -22,6 +22,7 @@ from gantry_remoting import split_address
 from gantry_status.broker_state import document_of
 from gantry_status.order_client import order_once
 from gantry_status.orders import (
+    EPOCH_MAX,
     AcceptLoss,
     AnyOrder,
     AskPromise,
@@ -40,7 +41,6 @@ from gantry_status.orders import (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
-EPOCH_MAX: Final = (1 << 62) - 1
 EPOCH: Final = click.IntRange(1, EPOCH_MAX)
 
 

@@ -33,7 +33,7 @@ from gantry_cli.local.state import now_ms
 from gantry_spec import actions as act
 from gantry_spec.ballot import ballot_of
 from gantry_spec.decide.view import View
-from gantry_spec.executor import ActionExecutor, Expected, promotion_check
+from gantry_spec.executor import ActionExecutor, Expected, in_order, promotion_check
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.ledger import Ledger
 from gantry_spec.observed import ObservedLease, PromotionRequest
@@ -230,10 +230,9 @@ class Promotion:
 
     async def _execute(self, actions: Sequence[act.Action]) -> None:
         """The Lease first, then all orders side by side. Raises for an order without which nothing goes on."""
-        for action in actions:
-            if isinstance(action, act.LeaseAction):
-                await self._executor.execute(action)
-        others = [action for action in actions if not isinstance(action, act.LeaseAction)]
+        first, others = in_order(actions)
+        for action in first:
+            await self._executor.execute(action)
         failures = await asyncio.gather(*map(self._one, others))
         for failure in failures:
             if failure is not None:

@@ -13,23 +13,37 @@ from gantry_cli.kube.cluster import Cluster, Object
 from gantry_cli.kube.documents import ConditionLook, EventLook, GroupLook, MemberLook, ShardLook
 from gantry_cli.kube.faults import Refusal
 from gantry_cli.kube.inside import ROLE, STATUS, Answer, Inside
-from gantry_cli.kube.naming import BROKER_CONTAINER, EVENTS, LEASES, PODS, brokers_of
+from gantry_cli.kube.naming import EVENTS, LEASES, PODS, brokers_of
+from gantry_spec.broker_conf import broker_name
 from gantry_spec.cluster_objects import (
+    BROKER_CONTAINER,
     COMPONENT_LABEL,
     GROUP_LABEL,
     NAME_SERVER,
     ROLE_LABEL,
     Kind,
+    acks_needed,
     member_of,
     member_pod,
 )
+from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import BadRecord, record_of
-from gantry_spec.ledger import Ledger, ledger_of
+from gantry_spec.ledger import Ledger, behind, ledger_of
 from gantry_spec.manifest import ManifestError
 from gantry_spec.manifest.annotations import Wanted, asked
 from gantry_spec.manifest.group import API_GROUP, BrokerGroup
 from gantry_spec.manifest.reading import group_of
-from gantry_spec.observed import Member, Observed, ObservedLease, ObservedShard, Process, Report, Role, report_of
+from gantry_spec.observed import (
+    Member,
+    Observed,
+    ObservedLease,
+    ObservedShard,
+    Process,
+    Report,
+    is_of,
+    members_of,
+    report_of,
+)
 
 EVENTS_KEPT: Final = 20
 T = TypeVar("T")
@@ -64,7 +78,8 @@ class GroupObserver:
         chosen = f"involvedObject.kind=BrokerGroup,involvedObject.name={name}"
         events = self._list(EVENTS, "", left_out, fields=chosen)
         known = [pod for pod in pods if member_of(name, pod["metadata"]["name"]) is not None]
-        found = Found(document, known, {one["metadata"]["name"]: one for one in leases}, self._ask(known))
+        answers = {pod: own_answer(name, pod, answer) for pod, answer in self._ask(known).items()}
+        found = Found(document, known, {one["metadata"]["name"]: one for one in leases}, answers)
         if self._inside.refused and known:
             left_out.append(f"what the sidecars say now: {self._inside.refused}")
         return Seen(found, servers, events, left_out)
@@ -84,6 +99,14 @@ class GroupObserver:
         if self._asked_s is None or now_s - self._asked_s >= self._ask_every_s:
             self._answers, self._asked_s = self._inside.ask(pods), now_s
         return self._answers
+
+
+def own_answer(group: str, pod: str, answer: Answer) -> Answer:
+    """The answer of a pod's sidecar, without its documents where they are of another broker."""
+    place, said = member_of(group, pod), answer.said.get(ROLE)
+    if place is None or not isinstance(said, dict) or is_of(said, broker_name(group, place.shard), place.member):
+        return answer
+    return answer._replace(said={}, fault="its sidecar reports another broker")
 
 
 def group_from(document: Object) -> BrokerGroup | None:
@@ -146,10 +169,14 @@ def _members(found: Found, group: BrokerGroup | None) -> list[MemberLook]:
     pods = {place: pod for pod in found.pods if (place := member_of(found.name, pod["metadata"]["name"])) is not None}
     reports = {place: report_from(found.answers[pod["metadata"]["name"]])
                for place, pod in pods.items() if pod["metadata"]["name"] in found.answers}  # fmt: skip
-    masters = {place.shard: report.wrote for place, report in sorted(reports.items(), key=lambda one: _epoch(one[1]))
-               if report is not None and report.role is Role.MASTER}  # fmt: skip
-    looks = {place: _member(found, pod, place, reports.get(place), masters.get(place.shard))
-             for place, pod in pods.items()}  # fmt: skip
+    lags: dict[tuple[int, int], int | None] = {}
+    for shard in {place.shard for place in pods}:
+        members = tuple(
+            Member(number=place.member, report=reports.get(place)) for place in pods if place.shard == shard
+        )
+        seen = ObservedShard(number=shard, lease=_lease(found, shard, 0), members=members)
+        lags |= {(shard, member): lag for member, lag in behind(seen).items()}
+    looks = {place: _member(found, pod, place, reports.get(place), lags.get(place)) for place, pod in pods.items()}
     if group is not None and found.pods:
         for shard in range(group.spec.shards):
             for member in group.spec.members:
@@ -160,12 +187,11 @@ def _members(found: Found, group: BrokerGroup | None) -> list[MemberLook]:
 
 
 def _member(
-    found: Found, pod: Object, place: tuple[int, int], report: Report | None, master_wrote: int | None
+    found: Found, pod: Object, place: tuple[int, int], report: Report | None, behind_bytes: int | None
 ) -> MemberLook:
     name, status = str(pod["metadata"]["name"]), dict_of(pod.get("status"))
     answer = found.answers.get(name)
     said = {} if answer is None else dict_of(answer.said.get(STATUS))
-    wrote = said.get("wrote")
     return MemberLook(
         pod=name,
         shard=place[0],
@@ -177,12 +203,12 @@ def _member(
         label=str((pod["metadata"].get("labels") or {}).get(ROLE_LABEL) or ""),
         role=said.get("role"),
         epoch=said.get("epoch"),
-        wrote=wrote,
+        wrote=said.get("wrote"),
         committed=said.get("committed"),
         flushed=said.get("flushed"),
         acked=said.get("acked"),
         confirmed=said.get("confirmed"),
-        behind_bytes=None if wrote is None or master_wrote is None else max(0, master_wrote - wrote),
+        behind_bytes=behind_bytes,
         is_draining=None if report is None else report.is_draining,
         motion=dict_of(said.get("motion")).get("state"),
         readiness=dict_of(said.get("ready")).get("reason"),
@@ -206,10 +232,6 @@ def _ledgers(found: Found, group: BrokerGroup | None) -> list[Ledger]:
         return []
     now_ms = time.monotonic_ns() // 1_000_000
     return [ledger_of(group.spec, shard, now_ms) for shard in observed(group, found).shards]
-
-
-def _epoch(report: Report | None) -> int:
-    return -1 if report is None else report.epoch
 
 
 def _is_ready(pod: Object) -> bool:
@@ -296,11 +318,13 @@ def _shard(group: BrokerGroup, found: Found, number: int, seen_ms: int, asked: W
         if place is not None and place.shard == number:
             pods[place.member] = pod
     wanted_members = group.spec.members if number < group.spec.shards else range(0)
-    members = [_member_value(group, pods.get(one), one, found) for one in sorted({*wanted_members, *pods})]
+    lease = _lease(found, number, seen_ms)
+    record = None if lease is None else lease.record
+    numbers = members_of(wanted_members, pods, record)
     return ObservedShard(
         number=number,
-        lease=_lease(found, number, seen_ms),
-        members=tuple(members),
+        lease=lease,
+        members=tuple(_member_value(group, pods.get(one), one, found, record) for one in numbers),
         is_fenced=number in asked.fenced,
     )
 
@@ -315,14 +339,19 @@ def _lease(found: Found, number: int, seen_ms: int) -> ObservedLease | None:
         return None
 
 
-def _member_value(group: BrokerGroup, pod: Object | None, number: int, found: Found) -> Member:
-    acks_needed = group.spec.replication.acks_needed
+def _member_value(
+    group: BrokerGroup, pod: Object | None, number: int, found: Found, record: LeaseRecord | None
+) -> Member:
+    acks = None if pod is None else acks_needed(pod)
+    acks = group.spec.replication.acks_needed if acks is None else acks
     if pod is None:
-        return Member(number=number, process=Process.ABSENT, acks_needed=acks_needed)
+        # The pod of a master may have been deleted by force, so its process may still run.
+        is_master = record is not None and any(term.master == number for term in record.terms)
+        return Member(number=number, process=Process.UNKNOWN if is_master else Process.ABSENT, acks_needed=acks)
     uid = str(pod["metadata"].get("uid", ""))
     answer = found.answers.get(pod["metadata"]["name"])
     report = None if answer is None else report_from(answer, uid)
-    return Member(number=number, process=_process(pod), boot_id=uid, acks_needed=acks_needed, report=report)
+    return Member(number=number, process=_process(pod), boot_id=uid, acks_needed=acks, report=report)
 
 
 def report_from(answer: Answer, boot_id: str = "") -> Report | None:

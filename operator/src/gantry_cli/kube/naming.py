@@ -7,7 +7,6 @@ from typing import Final
 from gantry_spec.cluster_objects import BROKER, COMPONENT_LABEL, GROUP_LABEL, Kind
 from gantry_spec.manifest.group import API_VERSION
 
-BROKER_CONTAINER: Final = "broker"
 SIDECAR_CONTAINER: Final = "sidecar"
 OPERATOR_LABELS: Final = "app.kubernetes.io/name=gantry-operator"
 SHORT_NAMES: Final = ("bg", "brokergroup", "brokergroups", "brokergroup.gantry.dev", "brokergroups.gantry.dev")

@@ -26,7 +26,7 @@ from gantry_cli.kube.documents import ShardLook
 from gantry_cli.kube.faults import Refusal, harmless, line_of
 from gantry_cli.kube.look import annotations_of, group_from, shards_of
 from gantry_cli.kube.naming import GROUPS, LEASES
-from gantry_cli.orders import OrderDocument, parse_promotion, with_promotion
+from gantry_cli.orders import Master, OrderDocument, parse_promotion, promotion_outcome, with_promotion
 from gantry_cli.output import Form, show
 from gantry_spec.cluster_objects import member_pod, shard_name
 from gantry_spec.lease_annotations import BadRecord, record_of
@@ -188,13 +188,8 @@ class Waiting:
             document = self._wait(lambda one: self._order not in annotations_of(one).get(PROMOTE, ""))
             document = self._wait(self._is_written(self._named_epoch()), document)
         now = shard_of(document, self._shard)
-        if wanted_pod and now.master != wanted_pod:
-            raise CliError(f"the order was taken off, and {now.master} is the master in epoch {now.epoch}",
-                           "another order may have come after it; see the group's events")  # fmt: skip
-        if (now.master, now.epoch) == (self._before.master, self._before.epoch):
-            return self._show(f"shard {self._shard}: {now.master} is the master already, in epoch {now.epoch}", now)
-        was = f"{self._before.master or 'nobody'} in epoch {self._before.epoch}"
-        return self._show(f"shard {self._shard}: {now.master} is the master in epoch {now.epoch}; it was {was}", now)
+        before, after = Master(self._before.master, self._before.epoch), Master(now.master, now.epoch)
+        return self._show(promotion_outcome(self._shard, before, after, wanted_pod), now)
 
     def until_restored(self) -> None:
         """Until the shard has a master again."""

@@ -28,6 +28,7 @@ from gantry_cli.output import Form, show, table
 from gantry_cli.progress import waiting, watch
 from gantry_cli.text import duration_text
 from gantry_spec.cluster_objects import member_pod
+from gantry_spec.decide.conditions import is_remarkable
 from gantry_spec.explain import explain as outlooks_of
 
 EVENTS_SHOWN: Final = 6
@@ -35,8 +36,7 @@ SHARD_COLUMNS: Final = ("shard", "master", "epoch", "in sync", "lag", "at risk",
 MEMBER_COLUMNS: Final = (
     *("pod", "role", "epoch", "state", "wrote", "confirmed", "flushed", "behind", "machine", "remarks"),
 )
-GOOD_WHEN_SO: Final = ("Ready", "Available", "Replicating", "DurabilityMet", "HugePagesReady")
-"""Conditions that a healthy group has. Of others it is said when they are so, or have something to say."""
+STATUSES: Final = {"True": True, "False": False}
 
 
 def render(look: GroupLook) -> Iterator[RenderableType]:
@@ -56,8 +56,7 @@ def render(look: GroupLook) -> Iterator[RenderableType]:
 def _lines(look: GroupLook) -> Iterator[str]:
     yield from (risk_line(ledger, partial(member_pod, look.group)) for ledger in look.ledgers)
     for one in look.conditions:
-        is_usual = one.status == "True" if one.type in GOOD_WHEN_SO else one.status == "False" and not one.message
-        if not is_usual:
+        if is_remarkable(one.type, STATUSES.get(one.status), one.message):
             yield f"{one.type} is {one.status}: {one.reason}{f' ({one.message})' if one.message else ''}"
     yield from (f"asked for: {name}={text}" for name, text in look.orders.items())
     yield from (f"shard {shard.number}: waits: {reason}" for shard in look.shards for reason in shard.blocked_by)

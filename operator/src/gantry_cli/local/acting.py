@@ -18,7 +18,7 @@ from gantry_cli.local.state import StandingOrders, now_ms
 from gantry_cli.local.topics import Emptying
 from gantry_spec import actions as act
 from gantry_spec.decide.decision import line_of
-from gantry_spec.executor import ActionExecutor, Expected, promotion_check
+from gantry_spec.executor import ActionExecutor, Expected, in_order, promotion_check
 from gantry_spec.gate import may
 from gantry_spec.ledger import ledger_of
 from gantry_spec.manifest import Spec
@@ -63,10 +63,9 @@ class LocalActions:
 
     async def execute(self, actions: Sequence[act.Action]) -> None:
         """All of one shard's. Never raises for what a broker answers."""
-        for action in actions:
-            if isinstance(action, act.LeaseAction):
-                await self._one(action)
-        others = [action for action in actions if not isinstance(action, act.LeaseAction)]
+        first, others = in_order(actions)
+        for action in first:
+            await self._one(action)
         await asyncio.gather(*(self._one(action) for action in self._masters_first(others)))
 
     def _masters_first(self, actions: Sequence[act.Action]) -> list[act.Action]:

@@ -17,6 +17,7 @@ from gantry_cli.output import Form, show, table
 from gantry_cli.stack import StackDirectory
 from gantry_cli.text import bytes_text, duration_text, time_text
 from gantry_spec.decide import Condition
+from gantry_spec.decide.conditions import is_remarkable
 from gantry_spec.explain import Outlook
 from gantry_spec.ledger import Fault, Ledger
 
@@ -169,8 +170,7 @@ def render(look: Look, *, with_events: bool = False) -> Iterator[RenderableType]
     yield table("Members", columns, map(_row, look.members), right=columns[4:8])
     yield from (risk_line(ledger, member_name) for ledger in look.ledgers)
     for one in look.conditions:
-        is_bad = one.is_so is (one.type in ("Degraded", "Paused", "Progressing"))
-        if is_bad or one.is_so is None:
+        if is_remarkable(one.type, one.is_so, one.message):
             yield f"{one.type}: {one.reason}{f' ({one.message})' if one.message else ''}"
     yield from look.decision
     if with_events and look.events:

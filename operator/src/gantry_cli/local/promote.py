@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 
 from gantry_cli.errors import CliError
+from gantry_cli.local.lease import LeaseFile
 from gantry_cli.local.look import Look, require_alive, require_look
-from gantry_cli.local.state import GroupState, member_name
-from gantry_cli.orders import OrderDocument, parse_promotion, with_promotion
+from gantry_cli.local.state import GroupState, member_name, now_ms
+from gantry_cli.orders import Master, OrderDocument, parse_promotion, promotion_outcome, with_promotion
 from gantry_cli.output import Form, show
 from gantry_spec.manifest.annotations import PROMOTE
 
@@ -29,7 +30,8 @@ def promote_here(order: str, data: Path, accept_loss: str, timeout_s: float, for
     require_alive(look)
     numbers = [one.number for one in look.members if one.shard == shard]
     if len(numbers) == 1 and not member:
-        order = f"{shard}={numbers[0]}"  # an election among others would be waited for in vain
+        member = numbers[0]  # an election among others would be waited for in vain
+        order = f"{shard}={member}"
     elif not numbers or member not in (0, *numbers):
         known = ", ".join(f"{one.shard}={one.number} ({one.name})" for one in look.members)
         raise CliError(f"there is no {order} in the group", f"these are: {known}")
@@ -38,6 +40,7 @@ def promote_here(order: str, data: Path, accept_loss: str, timeout_s: float, for
     leave_order(GroupState(data), shard, mine, accept_loss)
     is_done = _wait_until_taken_off(data, shard, mine, timeout_s)
     after = _wait_for_master(data, shard, began_s + timeout_s) if is_done else before
+    wanted = member_name(shard, member) if member else ""
     document = OrderDocument(
         context="",
         namespace="",
@@ -50,7 +53,9 @@ def promote_here(order: str, data: Path, accept_loss: str, timeout_s: float, for
         before_master=before.name,
         before_epoch=before.epoch,
         waited_ms=int((time.monotonic() - began_s) * 1000),
-        message=_message(shard, before, after) if is_done else "the order is left; see `gantry status`",
+        message=promotion_outcome(shard, before, after, wanted)
+        if is_done
+        else "the order is left; see `gantry status`",
     )
     show(form, document, lambda: [document.message])
 
@@ -81,13 +86,6 @@ def _wait_until_taken_off(data: Path, shard: int, order: str, timeout_s: float) 
     return True
 
 
-class Master(NamedTuple):
-    """Which member is a shard's master, and in which epoch; no name if none is."""
-
-    name: str = ""
-    epoch: int = 0
-
-
 def master_of(look: Look, shard: int) -> Master:
     """As the supervisor has written it down last."""
     found = (one for one in look.ledgers if one.shard == shard and one.master is not None)
@@ -96,15 +94,10 @@ def master_of(look: Look, shard: int) -> Master:
 
 def _wait_for_master(data: Path, shard: int, deadline_s: float) -> Master:
     """An order is obeyed when the new epoch has its master; the next look shows it. Raises CliError."""
-    while not (found := master_of(require_look(data), shard)).name:
+    record = LeaseFile(GroupState(data).lease(shard), now_ms).observed.record
+    epoch = 0 if record is None or record.newest is None else record.newest.epoch
+    while not (found := master_of(require_look(data), shard)).name or found.epoch < epoch:
         if time.monotonic() > deadline_s:
             raise CliError("the order was taken off, and there is no master", "see `gantry status`")
         time.sleep(POLL_S)
     return found
-
-
-def _message(shard: int, before: Master, after: Master) -> str:
-    if before == after:
-        return f"shard {shard}: {after.name} is the master already, in epoch {after.epoch}"
-    was = f"{before.name} in epoch {before.epoch}" if before.name else "nobody"
-    return f"shard {shard}: {after.name} is the master in epoch {after.epoch}; it was {was}"

@@ -21,9 +21,9 @@ from gantry_cli.text import duration_text
 from gantry_remoting.addresses import join_address
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.explain import explain
-from gantry_spec.ledger import Fault, Ledger
+from gantry_spec.ledger import Fault, Ledger, behind
 from gantry_spec.manifest.quantities import bytes_text
-from gantry_spec.observed import ObservedShard, Role
+from gantry_spec.observed import ObservedShard
 
 
 @final
@@ -86,15 +86,10 @@ class Publisher:
         )
 
     def _members(self, shard: ObservedShard) -> list[MemberView]:
-        record = None if shard.lease is None else shard.lease.record
-        term = None if record is None else record.newest
-        master = next((one.report for one in shard.members if term is not None and one.number == term.master), None)
-        return [
-            self._member(shard.number, member.number, None if master is None else master.wrote)
-            for member in shard.members
-        ]
+        behind_bytes = behind(shard)
+        return [self._member(shard.number, one.number, behind_bytes[one.number]) for one in shard.members]
 
-    def _member(self, shard: int, number: int, master_wrote: int | None) -> MemberView:
+    def _member(self, shard: int, number: int, behind_bytes: int | None) -> MemberView:
         member = self._supervisor.members[shard, number]
         report, record, child = member.report, member.record, member.broker
         seen = member.seen(now_ms())
@@ -110,9 +105,6 @@ class Publisher:
         )
         if report is None:
             return view
-        behind = None
-        if report.role is Role.SLAVE and report.wrote is not None and master_wrote is not None:
-            behind = max(0, master_wrote - report.wrote)
         return msgspec.structs.replace(
             view,
             role=str(report.role) if seen.process == "Running" else "",
@@ -123,7 +115,7 @@ class Publisher:
             flushed=report.flushed,
             acked=report.acked,
             confirmed=report.confirmed,
-            behind_bytes=behind,
+            behind_bytes=behind_bytes,
             is_draining=report.is_draining,
             trouble=report.trouble,
             missing_bytes=report.missing_bytes,

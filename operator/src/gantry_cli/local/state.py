@@ -36,7 +36,7 @@ from gantry_cli.errors import CliError
 from gantry_cli.processes import ServerProcess
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.manifest import BrokerGroup, ManifestError, read_group
-from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, Wanted, asked, standing, without
+from gantry_spec.manifest.annotations import Wanted, asked, standing, without_request
 from gantry_spec.observed import LastWord
 
 TOKEN_BYTES: Final = 24
@@ -310,12 +310,10 @@ class StandingOrders:
         """Take an obeyed order off; with the last one goes what it accepted. Raises CliError and OSError."""
         with self._state.editing():
             annotations = self._state.read_annotations()
-            rest = without(annotations.get(PROMOTE, ""), wish)
-            annotations |= {PROMOTE: rest}
-            if not rest:
-                annotations.pop(PROMOTE)
-                annotations.pop(ACCEPT_LOSS, None)
-            self._state.write_annotations(annotations)
+            change = without_request(annotations, wish)
+            if change:
+                merged = annotations | change
+                self._state.write_annotations({name: text for name, text in merged.items() if text is not None})
 
 
 # -- names of members --------------------------------------------------------------------------------------------------

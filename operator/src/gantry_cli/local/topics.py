@@ -9,11 +9,11 @@ from typing import Final, final
 
 from gantry_cli.errors import CliError
 from gantry_cli.local.access import Access
-from gantry_cli.round_trip import CHECK_TOPIC
 from gantry_client import Admin, ClientError
 from gantry_client.topic_reconciler import MasterTerm, TopicReconciler, WantedTables
 from gantry_spec.broker_conf import broker_name
 from gantry_spec.manifest import Spec
+from gantry_spec.observed import QUIET_MS, remaining_messages
 
 
 @final
@@ -58,8 +58,6 @@ class LocalTopicReconciler:
 # was.
 
 
-ROUTES_OLD_S: Final = 35.0
-"""Clients ask for routes every 30 s."""
 AGAIN_S: Final = 5.0
 
 
@@ -127,10 +125,11 @@ class Emptying:
         await admin.brokers.forbid_writes(broker_name(self._group, shard))
         self._ends.pop(shard, None)
         self._closed.discard(shard)
-        if self._clock_s() - self._since_s[shard] < ROUTES_OLD_S:
+        if self._clock_s() - self._since_s[shard] < QUIET_MS / 1000:
             return
+        messages: dict[str, int] = {}
         for topic in await admin.brokers.topic_table(address):
-            queues = {} if topic == CHECK_TOPIC else await admin.brokers.queue_table(address, topic)
-            if any(one.min_offset < one.max_offset for one in queues.values()):
-                return
-        self._ends[shard] = wrote
+            queues = await admin.brokers.queue_table(address, topic)
+            messages[topic] = sum(max(one.max_offset - one.min_offset, 0) for one in queues.values())
+        if not remaining_messages(messages):
+            self._ends[shard] = wrote

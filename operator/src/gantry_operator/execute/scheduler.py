@@ -24,7 +24,7 @@ from gantry_operator.sidecars import Peer, Sidecars
 from gantry_spec import actions as act
 from gantry_spec.decide.decision import line_of
 from gantry_spec.executor import ActionExecutor, Expected
-from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, REPLACE_DISK, RESTORE, RESTORING, without
+from gantry_spec.manifest.annotations import without_disk_replacement, without_request
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_status.orders import AnyOrder, HaStatus, OrderRefused
 
@@ -206,26 +206,6 @@ def target_of(action: act.Action) -> Target | None:
             return shard, str(member)
         case _:
             raise AssertionError(f"action without a target: {action}")
-
-
-def without_request(annotations: dict[str, str], request: str) -> dict[str, Any]:
-    """The change that removes a promotion request or a restore. With the last promotion goes the accepted loss."""
-    if request.startswith(RESTORING):
-        text = annotations.get(RESTORE, "")
-        rest = without(text, request.removeprefix(RESTORING))
-        return {} if rest == text else {RESTORE: rest or None}
-    text = annotations.get(PROMOTE, "")
-    rest = without(text, request)
-    if rest == text:
-        return {}
-    return {PROMOTE: rest} if rest else {PROMOTE: None, ACCEPT_LOSS: None}
-
-
-def without_disk_replacement(annotations: dict[str, str], shard: int, member: int) -> dict[str, Any]:
-    """The change that removes the order to replace the disk of a member."""
-    text = annotations.get(REPLACE_DISK, "")
-    rest = without(text, f"{shard}/{member}")
-    return {} if rest == text else {REPLACE_DISK: rest or None}
 
 
 async def remove_order(api: Kubernetes, document: Object, change: dict[str, Any]) -> Object:

@@ -27,11 +27,11 @@ from typing import Any
 from gantry_operator.objects import configuration, memory, names, pod_parts
 from gantry_operator.objects.base import Object, hash_of, labels
 from gantry_operator.objects.facts import Facts
+from gantry_spec.cluster_objects import BROKER_CONTAINER
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.parts import Medium
 from gantry_spec.manifest.quantities import size_text
 
-BROKER_CONTAINER = "broker"
 SIDECAR_CONTAINER = "sidecar"
 API_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 

@@ -16,6 +16,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, final
 
+import msgspec
+
 from gantry_operator.api import NODES, VOLUMES, Kubernetes, Object, Place, annotations_of, uid_of
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import Clock
@@ -27,16 +29,28 @@ from gantry_operator.observe.machines import Machine, machine_of
 from gantry_operator.observe.memory import MemberMemory, ShardMemory
 from gantry_operator.sidecars import Sidecars
 from gantry_spec.broker_conf import broker_name
+from gantry_spec.cluster_objects import acks_needed
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import BadRecord, record_of
 from gantry_spec.manifest.annotations import RESTORING, Wanted
 from gantry_spec.manifest.group import BrokerGroup
-from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Report, Role, report_of
+from gantry_spec.observed import (
+    QUIET_MS,
+    Disk,
+    Member,
+    Observed,
+    ObservedLease,
+    ObservedShard,
+    Process,
+    Report,
+    Role,
+    is_of,
+    members_of,
+    remaining_messages,
+    report_of,
+)
 
 log = logging.getLogger(__name__)
-
-QUIET_MS: Final = 40_000
-"""Clients ask for routes every 30 s: a client that still knows a shard that is scaled away has asked by then."""
 
 TOPICS_NAMED_MAX: Final = 5
 
@@ -87,11 +101,11 @@ class GroupObserver:
         record = None if lease is None else lease.record
         sets = self.objects.sets(number)
         present = {place.member for place in self.objects.places(number)}
-        numbers = {*(group.spec.members if number < group.spec.shards else ()), *sets.wanted, *present}
-        numbers |= set() if record is None else record.members
+        wanted_members = group.spec.members if number < group.spec.shards else ()
+        numbers = members_of(wanted_members, {*sets.wanted, *present}, record)
         await asyncio.gather(*(self._ask(number, member, memory, token) for member in numbers))
         await self._confirm(number, memory, lease)
-        members = [await self._member(group, number, member, memory, sets, record) for member in sorted(numbers)]
+        members = [await self._member(group, number, member, memory, sets, record) for member in numbers]
         holds_nothing, left = await self._holds_nothing(group, number, token)
         return ObservedShard(
             number=number,
@@ -140,7 +154,7 @@ class GroupObserver:
         except (SidecarError, ValueError) as error:
             log.debug("sidecar did not report", extra={"shard": shard, "member": member, "reason": str(error)})
             return
-        if (answer.get("broker_name"), answer.get("broker_id")) != (broker_name(self._key[1], shard), member):
+        if not is_of(answer, broker_name(self._key[1], shard), member):
             log.warning("report of another broker ignored", extra={"shard": shard, "member": member})
             return
         memory.take_report(member, report)
@@ -178,7 +192,7 @@ class GroupObserver:
         disk, disk_id = await self._disk(shard, number, life)
         known.take_disk(disk, disk_id, now_ms)
         template = "" if pod is None else pods.template_of(pod)
-        acks = None if pod is None else pods.acks_needed(pod)
+        acks = None if pod is None else acks_needed(pod)
         return Member(
             number=number,
             process=known.believed(life.process),
@@ -250,22 +264,47 @@ class GroupObserver:
         return is_quiet, f"nothing is left, and nothing must come for {QUIET_MS // 1000} s"
 
 
+class TopicMessages(msgspec.Struct, frozen=True):
+    """The part of a topic's row that is read here."""
+
+    name: str
+    messages: int
+
+
+class TopicsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a sidecar's document of topics that are read here."""
+
+    source: str
+    left_out: int
+    topics: list[TopicMessages]
+    system_messages: dict[str, int] | None = None
+
+
 def holds_nothing(answer: Mapping[str, Any]) -> bool | None:
-    """Whether no user topic has a message, by a sidecar's document; None if it is incomplete or not from the broker."""
-    topics = answer.get("topics")
-    if answer.get("source") != "broker" or answer.get("left_out") or not isinstance(topics, list):
-        return None
-    return all(topic.get("messages") == 0 for topic in topics if topic.get("kind") != "system")
+    """Whether a shard has no message, by a sidecar's document; None if it is incomplete or not from the broker."""
+    messages = _messages_in(answer)
+    return None if messages is None else not remaining_messages(messages)
 
 
 def left_text(answer: Mapping[str, Any]) -> str:
     """The same for people: how many messages are left, and of which topics."""
-    topics = answer.get("topics")
-    if holds_nothing(answer) is None or not isinstance(topics, list):
+    messages = _messages_in(answer)
+    if messages is None:
         return "its master does not say what is left"
-    full = [one for one in topics if one.get("kind") != "system" and one.get("messages")]
-    names = ", ".join(sorted(str(one.get("name")) for one in full)[:TOPICS_NAMED_MAX])
-    return f"{sum(int(one['messages']) for one in full)} messages of {len(full)} topics: {names}" if full else ""
+    left = remaining_messages(messages)
+    names = ", ".join(sorted(left)[:TOPICS_NAMED_MAX])
+    return f"{sum(left.values())} messages of {len(left)} topics: {names}" if left else ""
+
+
+def _messages_in(answer: Mapping[str, Any]) -> dict[str, int] | None:
+    """How many messages each topic has; None if that is unknown, as with a sidecar that reports no system topics."""
+    try:
+        found = msgspec.convert(answer, TopicsAnswer)
+    except msgspec.ValidationError:
+        return None
+    if found.source != "broker" or found.left_out or found.system_messages is None:
+        return None
+    return {topic.name: topic.messages for topic in found.topics} | found.system_messages
 
 
 def _master_of(members: Mapping[int, MemberMemory]) -> tuple[int, Report] | None:

@@ -17,14 +17,13 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from gantry_operator.api import Object, annotations_of, uid_of
-from gantry_operator.objects.broker_pod import BROKER_CONTAINER, SIDECAR_CONTAINER
+from gantry_operator.objects.broker_pod import SIDECAR_CONTAINER
 from gantry_operator.objects.names import TEMPLATE_ANNOTATION
 from gantry_operator.observe.machines import Machine
+from gantry_spec.cluster_objects import BROKER_CONTAINER
 from gantry_spec.observed import Process
-from gantry_wire.properties_text import entries_of
 
 ENDED: Final = ("Succeeded", "Failed")
-CONF_VARIABLE: Final = "GANTRY_BROKER_CONF"
 
 
 class Life(NamedTuple):
@@ -80,15 +79,6 @@ def is_leaving(pod: Object, machine: Machine) -> bool:
 def template_of(pod: Object) -> str:
     """The hash of what it was started with."""
     return annotations_of(pod).get(TEMPLATE_ANNOTATION, "")
-
-
-def acks_needed(pod: Object) -> int | None:
-    """How many acks it would need as a master, as it was started; None if it does not say."""
-    containers = (pod.get("spec") or {}).get("containers") or []
-    broker: Object = next((one for one in containers if one.get("name") == BROKER_CONTAINER), {})
-    conf = next((one.get("value", "") for one in broker.get("env") or [] if one.get("name") == CONF_VARIABLE), "")
-    replicas = entries_of(conf).get("inSyncReplicas", "")
-    return max(0, int(replicas) - 1) if replicas.isascii() and replicas.isdigit() else None
 
 
 def speaks_tls(pod: Object) -> bool:

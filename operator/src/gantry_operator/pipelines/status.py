@@ -19,14 +19,13 @@ import msgspec
 from gantry_operator.event_recorder import Event
 from gantry_operator.pipelines.facts import Problem
 from gantry_operator.pipelines.observed import Ended, ObservedPipeline
-from gantry_operator.status import conditions_of
+from gantry_operator.status import conditions_of, is_due
 from gantry_spec.decide.decision import Condition as Decided
 from gantry_spec.pipelines.kinds import AUDIT, Pipeline
 from gantry_spec.pipelines.status import Lag, LastRun, PipelineStatus, QueueStatus
 
 DATA_LOSS_CODE: Final = 5
 INTERRUPTED: Final = frozenset({130, 143})
-WRITE_MS: Final = 10_000
 
 
 @final
@@ -106,7 +105,7 @@ STUCK: Final = frozenset(
 
 def is_worth_a_write(status: Mapping[str, Any], written: Mapping[str, Any], age_ms: int) -> bool:
     """Whether this is to replace what was written so long ago: at once what people wait for, now and then the rest."""
-    return _urgent(status) != _urgent(written) or (age_ms >= WRITE_MS and status != written)
+    return is_due(is_urgent=_urgent(status) != _urgent(written), is_changed=status != written, age_ms=age_ms)
 
 
 def _urgent(status: Mapping[str, Any]) -> Any:

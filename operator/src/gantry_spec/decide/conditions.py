@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from gantry_spec.decide.decision import Condition
 from gantry_spec.decide.sleeping import unknown_masters
@@ -12,6 +13,18 @@ from gantry_spec.gate import contract_kept
 from gantry_spec.ledger import Ledger
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import Observed, Process
+
+GOOD_WHEN_SO: Final = ("Ready", "Available", "Replicating", "DurabilityMet", "HugePagesReady")
+"""Conditions that a healthy group has."""
+
+
+def is_remarkable(kind: str, is_so: bool | None, message: str) -> bool:
+    """Return whether a condition is to be shown to people.
+
+    A condition that a healthy group has is shown unless it is true. Every other one is shown unless it is false and
+    has no message. ``is_so`` is None for an unknown condition, which is always shown.
+    """
+    return is_so is not True if kind in GOOD_WHEN_SO else is_so is not False or bool(message)
 
 
 def conditions(spec: Spec, seen: Sequence[View], observed: Observed, *, is_doing: bool) -> tuple[Condition, ...]:

@@ -129,6 +129,26 @@ def without(text: str, order: str) -> str:
     return ",".join(entry for entry in _entries(text) if entry != order)
 
 
+def without_request(annotations: Mapping[str, str], request: str) -> dict[str, str | None]:
+    """The change that removes a promotion request or a restore. With the last promotion goes the accepted loss."""
+    if request.startswith(RESTORING):
+        text = annotations.get(RESTORE, "")
+        rest = without(text, request.removeprefix(RESTORING))
+        return {} if rest == text else {RESTORE: rest or None}
+    text = annotations.get(PROMOTE, "")
+    rest = without(text, request)
+    if rest == text:
+        return {}
+    return {PROMOTE: rest} if rest else {PROMOTE: None, ACCEPT_LOSS: None}
+
+
+def without_disk_replacement(annotations: Mapping[str, str], shard: int, member: int) -> dict[str, str | None]:
+    """The change that removes the order to replace the disk of a member."""
+    text = annotations.get(REPLACE_DISK, "")
+    rest = without(text, f"{shard}/{member}")
+    return {} if rest == text else {REPLACE_DISK: rest or None}
+
+
 def _entries(text: str) -> list[str]:
     return [entry.strip() for entry in text.split(",") if entry.strip()]
 
