@@ -7,6 +7,7 @@ from pathlib import Path
 from gantry_broker.app import Broker
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
 from gantry_wire import RequestCode, ResponseCode
+from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
 from gantry_wire.message import decode_records
 
 BEGIN = 3
@@ -46,6 +47,25 @@ async def test_a_consumer_that_has_seen_more_than_the_new_master_has_is_sent_bac
             assert [one.body for one in await peer.read(BEGIN + 2)] == [b"new-2", b"new-3", b"new-4"]
             await commit(peer, BEGIN + 5)
             assert committed(broker) == BEGIN + 5
+
+
+async def test_consumer_that_is_sent_back_gets_again_what_it_has_not_committed(tmp_path: Path) -> None:
+    """RocketMQ's client drops what it holds of the queue then: a message that failed, and waits for its retry there,
+    is lost unless the client is sent back to what it has committed, in its pull or before."""
+    async with running_broker(tmp_path, roleAtStart="UNASSIGNED", brokerId="1") as broker:
+        await broker.orders.promote(2, [], False)
+        async with dialogue(broker) as peer:
+            for number in range(BEGIN):
+                await peer.send_ok(b"old-%d" % number)
+            await peer.read(0)
+            await commit(peer, 1)
+        await broker.orders.promote(3, [], False)
+        async with dialogue(broker) as peer:
+            answer = await peer.pull(BEGIN + 2)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "1")
+
+            answer = await peer.pull(BEGIN + 2, sysFlag=str(PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION), commitOffset="2")
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
 
 
 async def test_a_group_that_never_committed_begins_where_it_likes(tmp_path: Path) -> None:

@@ -163,14 +163,18 @@ class EpochBegins:
         """The group was moved, and has no position that could be in a lost part."""
         self._table.get(key, {}).pop(queue_id, None)
 
-    def way_back(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
-        """Where a reader has to continue whose position is in a lost part; None if it may read where it is."""
+    def way_back(self, group: str, topic: str, queue_id: int, offset: int, *, committed: int | None) -> int | None:
+        """Where a reader has to continue whose position is in a lost part; None if it may read where it is.
+
+        Never beyond what its group has ``committed``: a client of RocketMQ that is sent to another place drops what it
+        holds of the queue, messages that failed and wait for their retry included.
+        """
         begins = self._table.get(f"{topic}{SEPARATOR}{group}")
         begin = None if begins is None else begins.get(queue_id)
         if begins is None or begin is None:
             return None
         if offset > begin:
-            return begin
+            return begin if committed is None else min(begin, committed)
         del begins[queue_id]
         return None
 

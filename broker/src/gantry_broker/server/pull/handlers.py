@@ -79,8 +79,9 @@ class PullHandlers:
         if redirect is not None:
             return self._reply(command, pull, pull.queue_offset, redirect)
         result = self._read(pull, pull.queue_offset, wanted)
-        if pull.sys_flag & PULL_COMMIT_OFFSET and pull.commit_offset >= 0:
-            self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, pull.commit_offset)
+        committed = _committed(pull)
+        if committed is not None:
+            self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, committed)
         can_wait = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0 and not self.hold.is_stopped
         if can_wait and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND:
             if not self.hold.has_room(connection):
@@ -174,7 +175,11 @@ class PullHandlers:
         queue = pull.consumer_group, pull.topic, pull.queue_id
         place = offsets.resets.place(*queue, reader, was_waiting=was_waiting)
         if place is None:
-            status, place = ReadStatus.OFFSET_OVERFLOW_BADLY, offsets.begins.way_back(*queue, pull.queue_offset)
+            committed = _committed(pull)
+            if committed is None:
+                committed = offsets.find(*queue)
+            status = ReadStatus.OFFSET_OVERFLOW_BADLY
+            place = offsets.begins.way_back(*queue, pull.queue_offset, committed=committed)
         if place is None:
             return None
         return self._read(pull, place, wanted)._replace(status=status, next_offset=place, body=b"", count=0)
@@ -272,6 +277,11 @@ def check_filter_type(core: BrokerCore, group: str, topic: str, expression_type:
         core.stats.refusals.property_filter(group, topic, kind)
         text = f"The broker does not support consumer to filter message by {kind[:64]}"
         raise Refused(ResponseCode.SYSTEM_ERROR, text)
+
+
+def _committed(pull: PullMessage) -> int | None:
+    """Return the offset that a pull commits; None if it commits none."""
+    return pull.commit_offset if pull.sys_flag & PULL_COMMIT_OFFSET and pull.commit_offset >= 0 else None
 
 
 def _code(result: ReadResult, offset: int) -> ResponseCode:
