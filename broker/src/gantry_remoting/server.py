@@ -241,7 +241,7 @@ class CommandService:
                 position = end
                 reply = self._one(command, connection)
                 if reply is not None:
-                    replies.append(reply.encode())
+                    replies.append(reply.encode_reply(self._limits))
                     reply_bytes += len(replies[-1])
                 if reply_bytes > PASS_REPLY_BYTES_MAX:
                     break
@@ -275,4 +275,4 @@ class CommandService:
     async def _later(self, command: Command, answer: Awaitable[Command | None], connection: Connection) -> None:
         reply = await answer
         if reply is not None and not command.is_oneway:
-            connection.send(reply.encode())
+            connection.send(reply.encode_reply(self._limits))

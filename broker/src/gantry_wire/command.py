@@ -70,6 +70,17 @@ class Command:
         encode = encode_json_header if serialization is Serialization.JSON else encode_binary_header
         return encode_frame(encode(header), self.body, serialization)
 
+    def encode_reply(self, limits: WireLimits) -> bytes:
+        """The frame of an answer, or of an error in its place if it passes the limit of a frame.
+
+        A client of RocketMQ closes its connection at a larger frame, and loses every answer behind it.
+        """
+        data = self.encode()
+        if len(data) <= limits.frame_bytes_max:
+            return data
+        remark = f"the answer has {len(data)} bytes, a frame at most {limits.frame_bytes_max}: ask for less at once"
+        return Command(code=int(ResponseCode.SYSTEM_ERROR), opaque=self.opaque, flag=self.flag, remark=remark).encode()
+
 
 def oneway(code: int, ext: dict[str, str], body: bytes = b"") -> Command:
     """A request that nobody answers."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
+from gantry_broker.server.groups import offset_handlers
 from gantry_testing.fake_clock import FakeClock
 from gantry_testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker
 from gantry_wire import RequestCode, ResponseCode
@@ -131,6 +132,24 @@ async def test_ordered_topics_can_be_told_of_alone(broker: Broker, client: Dialo
 
     (found,) = next(entry[GROUP] for entry in document["consumeStatsList"] if GROUP in entry)
     assert {topic for topic, _ in rows(found["offsetTable"])} == {"Ordered"}
+
+
+async def test_listing_of_too_many_queues_is_refused(
+    broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All groups times all their queues can be more than a frame takes; the list is not even made."""
+    await client.send_ok()
+    broker.core.groups.find(GROUP)
+    broker.core.offsets.commit(GROUP, TOPIC, 0, 0)
+    queues = broker.core.topics.find(TOPIC)
+    assert queues is not None
+    monkeypatch.setattr(offset_handlers, "QUEUES_LISTED_MAX", queues.write_queue_nums)
+    assert (await client.ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})).code == 0
+    monkeypatch.setattr(offset_handlers, "QUEUES_LISTED_MAX", queues.write_queue_nums - 1)
+
+    reply = await client.ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+
+    assert reply.code == ResponseCode.SYSTEM_ERROR and reply.remark is not None and "one group" in reply.remark
 
 
 # ------- in time

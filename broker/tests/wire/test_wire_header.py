@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantry_wire.codes import LANGUAGE_CODES
+from gantry_wire.codes import LANGUAGE_CODES, ResponseCode
 from gantry_wire.command import Command, decode_command, next_opaque, oneway
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
-from gantry_wire.frame import Frame, FrameReader, Serialization
+from gantry_wire.frame import Frame, FrameReader, Serialization, split_frames
 from gantry_wire.header import Header, decode_header, encode_binary_header, encode_json_header
 from gantry_wire.limits import WireLimits
 
@@ -211,6 +211,18 @@ def test_a_reply_belongs_to_its_request() -> None:
     assert (reply.opaque, reply.code, reply.remark) == (request.opaque, 1, "no")
     assert reply.is_reply and not reply.is_oneway and not request.is_reply
     assert oneway(15, {}).is_oneway
+
+
+def test_answer_that_fits_no_frame_becomes_an_error() -> None:
+    """A client closes its connection at a larger frame; the limit counts the whole frame, its length field included."""
+    reply = Command(code=1, opaque=77).reply(body=b"x" * 1000)
+    whole = reply.encode()
+
+    assert reply.encode_reply(WireLimits(frame_bytes_max=len(whole))) == whole
+    [(frame, _)] = split_frames(reply.encode_reply(WireLimits(frame_bytes_max=len(whole) - 1)), WireLimits())
+    error = decode_command(frame)
+    assert (error.code, error.opaque, error.is_reply) == (ResponseCode.SYSTEM_ERROR, 77, True)
+    assert error.remark is not None and "ask for less" in error.remark and error.body == b""
 
 
 def test_numbers_of_requests_differ() -> None:

@@ -147,7 +147,7 @@ class BrokerService:
             is_bounded = command.code not in ANSWERED_BY_CLIENTS
             self.answers.add(command.code, self._later(command, answer, connection), connection, is_bounded=is_bounded)
             return None
-        return None if answer is None or command.is_oneway else answer.encode()
+        return None if answer is None or command.is_oneway else answer.encode_reply(self._limits)
 
     def _denied(self, guard: Guard, command: Command, connection: Connection) -> Command | None:
         """The answer to a request whose sender may not ask it."""
@@ -191,7 +191,7 @@ class BrokerService:
         except Exception as error:  # noqa: BLE001 - the firewall between one request and everybody else
             reply = self._failure(command, error)
         if reply is not None and not command.is_oneway:
-            connection.send(reply.encode())
+            connection.send(reply.encode_reply(self._limits))
 
     def _failure(self, command: Command, error: Exception) -> Command:
         """The answer to a request whose handler raised."""

@@ -7,7 +7,7 @@ its readers were given messages: what lies between it and ``consumerOffset`` is 
 
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -28,6 +28,9 @@ from gantry_wire.commands.offsets import (
     UpdateConsumerOffset,
 )
 from gantry_wire.fastjson import ObjectKey, dumps
+
+QUEUES_LISTED_MAX: Final = 100_000
+"""Of all groups in one answer, which has about 150 bytes for each: more do not fit into a frame."""
 
 
 @handles(RequestCode.QUERY_CONSUMER_OFFSET)
@@ -121,7 +124,7 @@ async def broker_progress(core: BrokerCore, command: Command, connection: Connec
     """RocketMQ does not say here how far readers are; ``pullOffset`` is 0 there, and the total below nothing."""
     request = BrokerConsumeStatsRequest.read(command.ext)
     listing: list[dict[str, list[dict[str, Any]]]] = []
-    totals = Counter[str]()
+    totals, listed = Counter[str](), 0
     for group in list(core.groups.all):
         stats = []
         for topic in subscribed(core, group, core.offsets.topics_of(group)):
@@ -129,6 +132,10 @@ async def broker_progress(core: BrokerCore, command: Command, connection: Connec
             config = core.topics.find(topic)
             if config is None or (request.is_order and not config.order):
                 continue
+            listed += config.write_queue_nums
+            if listed > QUEUES_LISTED_MAX:
+                text = f"more than {QUEUES_LISTED_MAX} queues would be listed: ask for one group after another"
+                raise Refused(ResponseCode.SYSTEM_ERROR, text)
             queues = _queue_table(core, group, topic, config.write_queue_nums)
             for queue in queues.values():
                 totals["behind"] += queue["brokerOffset"] - queue["consumerOffset"]
